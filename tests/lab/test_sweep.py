@@ -1,0 +1,130 @@
+"""Sweeps on a real Ray: embedded, and on two nodes of which one is killed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.train.test_loop import assert_same_run
+from twm.config import ConfigError, from_dict
+from twm.lab.plan import Plan, make_plan
+from twm.lab.status import status_of, sweep_status, table
+from twm.lab.sweep import run_sweep
+from twm.train.loop import train
+
+ray = pytest.importorskip("ray", reason="sweeps need Ray: pip install 'twm[cluster]'")
+pytestmark = pytest.mark.slow
+
+SMALL = {
+    "world_model.batch_size": 4,
+    "world_model.sequence_length": 4,
+    "world_model.channels": 4,
+    "world_model.layers": 1,
+    "world_model.width": 16,
+    "world_model.heads": 2,
+    "policy.batch_size": 8,
+    "policy.horizon": 3,
+    "train.interactions": 120,
+    "train.prefill": 40,
+    "train.samples": 6000,
+    "train.pretrain_samples": 480,
+    "train.eval_every": 40,
+    "train.eval_episodes": 2,
+    "train.final_episodes": 2,
+    "train.checkpoint_every": 10,
+}
+
+
+def small_plan(seeds: int, **options: Any) -> Plan:
+    return make_plan(preset="tiny", envs=["Catch"], seeds=seeds, options={**SMALL, **options})
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished sweep of three runs, embedded."""
+    out = tmp_path_factory.mktemp("sweep") / "out"
+    standing = run_sweep(small_plan(3), out, poll_seconds=0.2)
+    assert [run.state for run in standing] == ["done"] * 3
+    return out
+
+
+def test_a_run_of_a_sweep_equals_the_same_run_alone(swept: Path, tmp_path: Path) -> None:
+    run = swept / "runs" / "Catch" / "base" / "seed1"
+    config = from_dict(json.loads((run / "config.json").read_text()))
+    train(config, tmp_path / "alone", quiet=True)
+    assert_same_run(run, tmp_path / "alone")
+
+
+def test_the_same_command_again_runs_nothing(swept: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in swept.rglob("*.safetensors")}
+    run_sweep(small_plan(3), swept)
+    assert {path: path.stat().st_mtime_ns for path in swept.rglob("*.safetensors")} == before
+
+
+def test_status_is_read_from_the_files(swept: Path) -> None:
+    standing = sweep_status(swept)
+    assert [run.interactions for run in standing] == [120] * 3
+    assert table(standing).splitlines()[-1] == "3 done"
+
+
+def test_a_run_that_fails_is_recorded_and_does_not_stop_the_others(tmp_path: Path) -> None:
+    plan = small_plan(2)
+    bad = plan.runs()[0].directory(tmp_path / "out")
+    bad.mkdir(parents=True)
+    sweep = {"preset": "tiny", "envs": ["Catch"], "seeds": 2, "set": SMALL}
+    (tmp_path / "out" / "sweep.json").write_text(json.dumps(sweep))
+    (bad / "precious.txt").write_text("not a run")
+    standing = run_sweep(plan, tmp_path / "out", poll_seconds=0.2)
+    assert [run.state for run in standing] == ["failed", "done"]
+    assert "not a run directory and not empty" in str(standing[0].error)
+
+
+def test_more_cpus_than_there_are(tmp_path: Path) -> None:
+    plan = make_plan(preset="tiny", envs=["Catch"], seeds=1, options=SMALL, cpus_per_run=4096)
+    with pytest.raises(ConfigError, match=r"--cpus-per-run 4096 is more than any machine of the cluster has"):
+        run_sweep(plan, tmp_path / "out")
+
+
+def test_an_address_where_nobody_listens(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"nothing answers at --address 127.0.0.1:1 "):
+        run_sweep(small_plan(1), tmp_path / "out", address="127.0.0.1:1")
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A head without CPUs, so that runs land on the two worker nodes, one CPU each."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "object_store_memory": 100 * 2**20})
+    try:
+        yield cluster
+    finally:
+        if ray.is_initialized():
+            ray.shutdown()
+        cluster.shutdown()
+
+
+def test_a_lost_node_changes_nothing(swept: Path, cluster: Any, tmp_path: Path) -> None:
+    """One of two nodes is killed while it runs; everything finishes, with the results of the undisturbed sweep."""
+    nodes = [cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20) for _ in range(2)]
+    cluster.wait_for_nodes()
+    plan, out = small_plan(3), tmp_path / "out"
+    lost: list[float] = []
+
+    def kill_one(standing: list[Any]) -> None:
+        begun = [run for run in standing if run.state == "running" and run.interactions >= 40]
+        if len(begun) == 2 and not lost:
+            lost.append(time.monotonic())
+            cluster.remove_node(nodes[0], allow_graceful=False)
+
+    standing = run_sweep(plan, out, address=cluster.address, on_progress=kill_one, poll_seconds=0.1)
+    assert lost, "no moment came at which both nodes were busy: the test did not test anything"
+    assert [run.state for run in standing] == ["done"] * 3
+    for run in plan.runs():
+        assert_same_run(run.directory(swept), run.directory(out))
+        assert status_of(run, out).finished

@@ -1,0 +1,1 @@
+"""Figures and tables: pure functions from data to picture or rows."""

@@ -1,0 +1,291 @@
+"""How fast it is on this machine, beside how fast the machine is (paper, "Wall-Clock Times").
+
+Every part is timed in one process between two measurements of the machine itself, a large float32 matrix
+product. ``units`` = seconds x GFLOPS measured: what the part would take in seconds on a machine of one GFLOPS, so
+figures from different machines compare. ``of_peak`` is the counted work over what the machine could have done.
+"""
+
+from __future__ import annotations
+
+import math
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from twm.agent import Agent
+from twm.config import Config, with_options
+from twm.envs import make_env
+from twm.imagination import imagine
+from twm.nn.conv import plain_only
+from twm.replay import Replay
+from twm.train.learner import Learner
+from twm.train.loop import configure_torch
+from twm.train.run import choose_device
+from twm.train.rundir import machine as describe_machine
+from twm.types import EnvSpec
+from twm.world_model.world_model import WorldModel
+
+ENTRIES, QUICK_ENTRIES = 100_000, 20_000
+Part = dict[str, float]
+Report = Callable[[str, Part], None]
+
+
+def bench(config: Config, *, quick: bool = False, note: Callable[[str], None] | None = None) -> dict[str, Any]:
+    """Time every part of ``config`` on its device; ``quick`` repeats less and fits into a minute."""
+    configure_torch(config)
+    device = choose_device(config.device)
+    torch.manual_seed(config.seed)
+    env = make_env(config.env, config.env_options, training=True)
+    clock = Clock(device, repeats=1 if quick else 5)
+    replay = filled_replay(env.spec, QUICK_ENTRIES if quick else ENTRIES)
+    parts: dict[str, Part] = {}
+
+    def report(name: str, part: Part) -> None:
+        parts[name] = part
+        if note is not None:
+            note(f"{name:<22} {part['seconds']:9.4f} s   {part['per_second']:12,.1f} /s")
+
+    _training_parts(config, env.spec, device, replay, clock, report)
+    _acting_parts(config, env.spec, device, clock, report)
+    _data_parts(config, env, replay, clock, report)
+    env.close()
+    machine = {"gflops": clock.gflops(), "bandwidth_gb_per_s": memory_bandwidth(device), **describe_machine()}
+    counted = counted_gflop(config, env.spec)
+    for name, part in parts.items():
+        _add_units(part, machine["gflops"], counted.get(name))
+    return {
+        "machine": machine,
+        "parts": parts,
+        "startup": startup_seconds(),
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,  # KiB on Linux
+        "settings": {
+            "env": config.env,
+            "device": str(device),
+            "precision": config.precision,
+            "compile": config.compile,
+            "quick": quick,
+        },
+    }
+
+
+# --------------------------------------------------------------------------------------------------
+# Parts
+
+
+def _training_parts(
+    config: Config, spec: EnvSpec, device: torch.device, replay: Replay, clock: Clock, report: Report
+) -> None:
+    c, p = config.world_model, config.policy
+    learner = Learner(config, spec, device)
+    rng = np.random.default_rng(config.seed)
+    batch = learner.batch(replay.sample(c.batch_size, c.sequence_length, config.replay.temperature, rng)[0])
+    samples, dreamed = c.batch_size * c.sequence_length, p.batch_size * p.horizon
+    report("world_model_update", clock.time(lambda: learner.update_world_model(batch), samples))
+    _, pool = learner.update_world_model(batch)
+
+    def dream() -> Any:
+        return imagine(learner.world_model, learner.policy, pool, p.batch_size, p.horizon)
+
+    report("imagination", clock.time(dream, dreamed))
+    vanilla = WorldModel(replace(c, memory=False), spec, p.discount).to(device).eval()
+    vanilla.load_state_dict(learner.world_model.state_dict())
+
+    def vanilla_dream() -> Any:
+        return imagine(vanilla, learner.policy, pool, p.batch_size, p.horizon)
+
+    # Several times the work of the above on the same weights: warm, and long enough to need fewer repeats.
+    report("imagination_vanilla", clock.time(vanilla_dream, dreamed, warm_up=False, repeats=(clock.repeats + 1) // 2))
+    report("policy_update", clock.time(learner.improve_policy, dreamed, prepare=dream, repeats=clock.repeats + 1))
+
+
+def _acting_parts(config: Config, spec: EnvSpec, device: torch.device, clock: Clock, report: Report) -> None:
+    """One observation at a time on one thread, as a policy runs in a game."""
+    rng = np.random.default_rng(config.seed)
+    shape = spec.observation_shape
+    o = rng.integers(256, size=shape, dtype=np.uint8) if spec.is_image else rng.normal(size=shape).astype(np.float32)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for name, view in (("act_z", "z"), ("act_zh", "zh")):
+            agent: Agent = Learner(with_options(config, {"policy.input": view}), spec, device).agent
+            report(name, clock.time(partial(agent.act, o), 1, inner=100))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _data_parts(config: Config, env: Any, replay: Replay, clock: Clock, report: Report) -> None:
+    c = config.world_model
+    rng = np.random.default_rng(config.seed)
+    env.reset(seed=config.seed)
+
+    def steps() -> None:
+        for _ in range(500):
+            step = env.step(int(rng.integers(env.spec.num_actions)))
+            if step.terminated or step.truncated:
+                env.reset()
+
+    report("env_step", clock.time(steps, 500))
+    draw = partial(replay.sample, c.batch_size, c.sequence_length, config.replay.temperature, rng)
+    report("replay_sample", clock.time(draw, c.batch_size * c.sequence_length, inner=10))
+
+
+def counted_gflop(config: Config, spec: EnvSpec) -> dict[str, float]:
+    """Multiplications and additions of each part in 10⁹, counted on a small batch and scaled: they are linear in it.
+
+    Convolutions count as PyTorch's own do them; the fast ones need fewer multiplications for the same result, so a part
+    may show more than the machine seems to allow.
+    """
+    rows, dreams, T, H = 2, 4, config.world_model.sequence_length, config.policy.horizon
+    small = with_options(config, {"world_model.batch_size": rows, "policy.batch_size": dreams, "compile": False})
+    learner = Learner(small, spec, torch.device("cpu"))
+    sequences = filled_replay(spec, 10 * T).sample(rows, T, math.inf, np.random.default_rng(0))[0]
+    batch = learner.batch(sequences)
+    with plain_only():
+        model, (_, pool) = _count(lambda: learner.update_world_model(batch))
+        dreaming, dream = _count(lambda: imagine(learner.world_model, learner.policy, pool, dreams, H))
+        improving, _ = _count(lambda: learner.improve_policy(dream))
+        acting, _ = _count(lambda: learner.agent.act(sequences.o[0, 0]))
+    by_rows, by_dreams = config.world_model.batch_size / rows, config.policy.batch_size / dreams
+    return {
+        "world_model_update": model * by_rows,
+        "imagination": dreaming * by_dreams,
+        "policy_update": improving * by_dreams,
+        "act_z": acting,
+    }
+
+
+def _count(work: Callable[[], Any]) -> tuple[float, Any]:
+    with FlopCounterMode(display=False) as counter:
+        result = work()
+    return counter.get_total_flops() / 1e9, result
+
+
+def filled_replay(spec: EnvSpec, entries: int) -> Replay:
+    """Noise in episodes of 500 steps: the content does not matter for the time, the size may."""
+    replay = Replay.create(None, spec, entries)
+    rng = np.random.default_rng(0)
+    noise = rng.integers(256, size=(256, *spec.frame_shape)).astype(np.uint8 if spec.is_image else np.float32)
+    for t in range(entries):
+        replay.append(noise[t % 256], int(rng.integers(spec.num_actions)), 0.0, t % 500 == 499, False)
+    return replay
+
+
+# --------------------------------------------------------------------------------------------------
+# Clock and machine
+
+
+class Clock:
+    """The best of a few repeats; the machine's own speed is measured again around every part."""
+
+    def __init__(self, device: torch.device, repeats: int) -> None:
+        self.device, self.repeats = device, repeats
+        self._gflops: list[float] = []
+
+    def time(
+        self,
+        work: Callable[..., Any],
+        per_call: int,
+        *,
+        inner: int = 1,
+        prepare: Callable[[], Any] | None = None,
+        warm_up: bool = True,
+        repeats: int | None = None,
+    ) -> Part:
+        """Seconds of one call of ``work`` (given what ``prepare`` makes, untimed) and samples per second."""
+        if warm_up:
+            work(*(() if prepare is None else (prepare(),)))
+        self._gflops.append(matmul_gflops(self.device))
+        best = math.inf
+        for _ in range(repeats or self.repeats):
+            arguments = () if prepare is None else (prepare(),)
+            synchronise(self.device)
+            start = time.perf_counter()
+            for _ in range(inner):
+                work(*arguments)
+            synchronise(self.device)
+            best = min(best, (time.perf_counter() - start) / inner)
+        self._gflops.append(matmul_gflops(self.device))
+        return {"seconds": best, "per_second": per_call / best}
+
+    def gflops(self) -> float:
+        """The best the machine showed: its peak, as far as it can be seen from here."""
+        return max(self._gflops)
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until the device has done what it was asked."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _add_units(part: Part, gflops: float, gflop: float | None) -> None:
+    part["units"] = part["seconds"] * gflops
+    if gflop is not None:
+        part["gflop"] = gflop
+        part["of_peak"] = gflop / part["units"]
+
+
+def matmul_gflops(device: torch.device, size: int = 2048) -> float:
+    """Float32 matrix product of two size x size matrices, best of four, on as many threads as are set."""
+    a, b = torch.randn(size, size, device=device), torch.randn(size, size, device=device)
+    return 2 * size**3 / _best(lambda: a @ b, device) / 1e9
+
+
+def memory_bandwidth(device: torch.device, megabytes: int = 256) -> float:
+    """GB/s of copying an array that no cache holds: read and write counted."""
+    source = torch.ones(megabytes * 2**18, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() * 4 / _best(lambda: target.copy_(source), device) / 1e9
+
+
+def _best(work: Callable[[], Any], device: torch.device, repeats: int = 4) -> float:
+    best = math.inf
+    for _ in range(repeats):
+        synchronise(device)
+        start = time.perf_counter()
+        work()
+        synchronise(device)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def startup_seconds() -> dict[str, float]:
+    """From nothing to the help text, and to a loaded package."""
+    commands = {"help": ["-m", "twm.cli", "--help"], "import": ["-c", "import twm.agent"]}
+    return {
+        name: _best(
+            lambda arguments=arguments: subprocess.run([sys.executable, *arguments], capture_output=True, check=True),  # type: ignore[misc]
+            torch.device("cpu"),
+            repeats=2,
+        )
+        for name, arguments in commands.items()
+    }
+
+
+def table(result: dict[str, Any]) -> str:
+    """For people."""
+    machine, parts = result["machine"], result["parts"]
+    lines = [
+        f"machine   {machine['gflops']:.0f} GFLOPS (float32 matrix product), "
+        f"{machine['bandwidth_gb_per_s']:.1f} GB/s, {machine['cpu']}",
+        f"{'part':<22}{'seconds':>10}{'per second':>14}{'units':>10}{'of peak':>9}",
+    ]
+    for name, part in parts.items():
+        share = f"{part['of_peak']:.0%}" if "of_peak" in part else ""
+        lines.append(f"{name:<22}{part['seconds']:>10.4f}{part['per_second']:>14,.1f}{part['units']:>10.1f}{share:>9}")
+    update = sum(parts[name]["seconds"] for name in ("world_model_update", "imagination", "policy_update"))
+    ratio = parts["imagination_vanilla"]["seconds"] / parts["imagination"]["seconds"]
+    lines.append(f"a whole update: {update:.3f} s = {update * machine['gflops']:,.0f} units")
+    lines.append(f"imagination: cached {ratio:.2f}x as fast as the vanilla transformer")
+    lines.append(f"start-up: help {result['startup']['help']:.2f} s, import {result['startup']['import']:.2f} s")
+    lines.append(f"peak memory: {result['peak_memory_mb']:,.0f} MB")
+    return "\n".join(lines)

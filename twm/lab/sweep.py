@@ -1,0 +1,168 @@
+"""Run a sweep on Ray: embedded on this machine, or on a cluster.
+
+Ray decides where a run goes and starts it again elsewhere when its process or its machine is lost; the run
+directory, on storage that all machines see, holds everything it needs to go on. So a run does not depend on where it
+runs, and the sweep itself keeps no state but the files: the same command again goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from twm.config import Config, ConfigError, from_dict, to_dict
+from twm.lab.plan import Plan, PlannedRun, check, record
+from twm.lab.status import Status, status_of
+from twm.train.files import RunError, write_json
+
+RESTARTS = 10
+"""How often a run is started again after its process or machine was lost."""
+
+
+def run_sweep(
+    plan: Plan,
+    out: Path,
+    *,
+    address: str | None = None,
+    on_progress: Callable[[list[Status]], None] | None = None,
+    poll_seconds: float = 2.0,
+) -> list[Status]:
+    """Run what is not finished yet; returns where every run stands at the end."""
+    runs = check(plan)
+    record(plan, out)
+    waiting = [run for run in runs if not status_of(run, out).finished]
+    if waiting:
+        with _ray(address) as ray:
+            _refuse_too_large(ray, plan)
+            _run_all(ray, plan, out.resolve(), waiting, runs, on_progress, poll_seconds)
+    standing = [status_of(run, out) for run in runs]
+    if on_progress is not None:
+        on_progress(standing)
+    return standing
+
+
+def _run_all(
+    ray: Any,
+    plan: Plan,
+    out: Path,
+    waiting: list[PlannedRun],
+    runs: list[PlannedRun],
+    on_progress: Callable[[list[Status]], None] | None,
+    poll_seconds: float,
+) -> None:
+    task = ray.remote(_train).options(num_cpus=plan.cpus_per_run, num_gpus=plan.gpus_per_run, max_retries=RESTARTS)
+    pending = {}
+    for run in waiting:
+        failure(run.directory(out)).unlink(missing_ok=True)  # the same command again is a new attempt
+        pending[task.remote(to_dict(run.config), str(run.directory(out)))] = run
+    while pending:
+        done, _ = ray.wait(list(pending), num_returns=1, timeout=poll_seconds)
+        for reference in done:
+            run = pending.pop(reference)
+            try:
+                ray.get(reference)
+            except ray.exceptions.RayError as error:
+                _record_failure(run.directory(out), _reason(error))
+        if on_progress is not None:
+            on_progress([status_of(run, out) for run in runs])
+
+
+def _train(config: dict[str, Any], directory: str) -> None:
+    """On some machine of the cluster: one run, from wherever it stands, to its end."""
+    from twm.train.loop import train
+    from twm.train.rundir import RunInUse
+
+    settings: Config = from_dict(config)
+    for _ in range(60):  # a machine cut off from the cluster may still be at it for a moment
+        try:
+            train(settings, Path(directory), quiet=True)
+            return
+        except RunInUse:
+            time.sleep(1.0)
+        except (RunError, ConfigError) as error:
+            _record_failure(Path(directory), str(error))
+            return
+        except Exception as error:  # whatever it is, it must not stop the others
+            _record_failure(Path(directory), f"{type(error).__name__}: {error}")
+            return
+    _record_failure(Path(directory), "another process kept the run directory locked")
+
+
+def failure(directory: Path) -> Path:
+    """Where the error of a run that failed for good is kept."""
+    return directory / "failed.json"
+
+
+def _record_failure(directory: Path, text: str) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(
+        failure(directory), {"error": text.strip().splitlines()[-1] if text.strip() else "unknown", "text": text}
+    )
+
+
+def _reason(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return f"lost {RESTARTS + 1} times: {lines[-1] if lines else type(error).__name__}"
+
+
+# --------------------------------------------------------------------------------------------------
+# Ray
+
+
+@contextmanager
+def _ray(address: str | None) -> Any:
+    """Ray, started here or connected to. What it prints stays off standard output."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError('sweeps need Ray: pip install "twm[cluster]"') from error
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
+    if address is None:
+        settings |= {"num_cpus": len(os.sched_getaffinity(0)), "object_store_memory": 128 * 2**20}
+    else:
+        _refuse_unreachable(address)
+        settings = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
+    try:
+        ray.init(**settings)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"cannot reach a Ray cluster at {address or 'this machine'}: {str(error).splitlines()[0]}; start one with "
+            "`ray start --head`, check the address, or leave --address out to run here"
+        ) from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _refuse_unreachable(address: str) -> None:
+    """Ray itself retries for minutes; a port that nobody listens on can be told at once."""
+    if address in ("auto", "local") or "://" in address:
+        return
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"nothing answers at --address {address} ({error}): expected HOST:PORT of a Ray head node, as `ray start "
+            "--head` prints it"
+        ) from error
+
+
+def _refuse_too_large(ray: Any, plan: Plan) -> None:
+    """A run that fits on no machine would wait for ever."""
+    for resource, wanted, option in (
+        ("CPU", plan.cpus_per_run, "--cpus-per-run"),
+        ("GPU", plan.gpus_per_run, "--gpus-per-run"),
+    ):
+        most = max((node["Resources"].get(resource, 0) for node in ray.nodes() if node["Alive"]), default=0)
+        if wanted > most:
+            raise ConfigError(
+                f"{option} {wanted:g} is more than any machine of the cluster has ({most:g} {resource}s): lower it"
+            )

@@ -1,0 +1,54 @@
+"""Multilayer perceptrons: the heads of the dynamics model, actor and critic."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class MLP(nn.Module):
+    """``layers`` hidden layers of ``units`` with SiLU between, and a linear output.
+
+    ``activate_input`` applies SiLU to the input first (the dynamics model's heads on h); ``norm`` puts a
+    layer norm before each activation. Under bf16 autocast the output is raised to float32: it becomes a
+    distribution, a reward or a value, and eight bits are too few to sample from or to sum up.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        units: int,
+        layers: int,
+        outputs: int,
+        *,
+        norm: bool = False,
+        dropout: float = 0.0,
+        activate_input: bool = False,
+    ) -> None:
+        super().__init__()
+        parts: list[nn.Module] = [nn.SiLU()] if activate_input else []
+        width = inputs
+        for _ in range(layers):
+            parts.append(nn.Linear(width, units))
+            if norm:
+                parts.append(nn.LayerNorm(units))
+            parts.append(nn.SiLU())
+            if dropout:
+                parts.append(nn.Dropout(dropout))
+            width = units
+        self.output = nn.Linear(width, outputs)
+        self.hidden = nn.Sequential(*parts)
+
+    def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
+        y: Tensor = self.output(self.hidden(x))
+        return y.float() if y.dtype == torch.bfloat16 else y
+
+
+def initialise_orthogonally(network: MLP, output_gain: float) -> None:
+    """Orthogonal weights and zero biases, as actor and critic start (facts of the released code)."""
+    for module in network.modules():
+        if isinstance(module, nn.Linear):
+            gain = output_gain if module is network.output else 2**0.5
+            nn.init.orthogonal_(module.weight, gain)
+            nn.init.zeros_(module.bias)

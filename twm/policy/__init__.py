@@ -1,0 +1,1 @@
+"""Actor and critic, and what they learn from."""

@@ -1,0 +1,51 @@
+// The websocket to the studio: commands out, events in. Comes back by itself when the connection is lost.
+
+import { unpack } from "./dom.js";
+
+export class Wire extends EventTarget {
+  #socket = null;
+  #run = 0;
+  #pause = 500; // milliseconds before the next attempt
+
+  connect(run) {
+    this.#run = run;
+    const old = this.#socket;
+    this.#socket = null;
+    old?.close();
+    this.#open();
+  }
+
+  #open() {
+    const scheme = location.protocol === "https:" ? "wss" : "ws";
+    const socket = new WebSocket(`${scheme}://${location.host}/api/dream?run=${this.#run}`);
+    socket.binaryType = "arraybuffer";
+    this.#socket = socket;
+    socket.onmessage = ({ data }) => {
+      if (socket !== this.#socket) return;
+      this.#pause = 500;
+      if (typeof data === "string") this.#tell(JSON.parse(data));
+      else {
+        const { header, parts } = unpack(data);
+        this.#tell({ ...header, parts });
+      }
+    };
+    socket.onclose = () => {
+      if (socket !== this.#socket) return;
+      this.#tell({ type: "lost" });
+      setTimeout(() => socket === this.#socket && this.#open(), this.#pause);
+      this.#pause = Math.min(10_000, this.#pause * 2);
+    };
+  }
+
+  #tell(message) {
+    this.dispatchEvent(new CustomEvent(message.type, { detail: message }));
+  }
+
+  on(type, listener) {
+    this.addEventListener(type, ({ detail }) => listener(detail));
+  }
+
+  send(type, fields = {}) {
+    if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify({ type, ...fields }));
+  }
+}

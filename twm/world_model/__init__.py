@@ -1,0 +1,1 @@
+"""The learned world: what is seen (observation) and what follows (dynamics)."""
