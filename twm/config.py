@@ -267,7 +267,7 @@ def preset(name: Preset) -> Config:
 def _cpu() -> Config:
     """Real Atari on two cores within two hours: smaller networks, later ideas (docs/lab-book.md)."""
     return Config(
-        replay=ReplayConfig(temperature=5.0),
+        replay=ReplayConfig(temperature=2.0),
         world_model=WorldModelConfig(
             batch_size=16,
             encoder="patch",
@@ -287,9 +287,9 @@ def _cpu() -> Config:
             reward_units=256,
             discount_units=256,
             reward_head="two-hot",
-            reward_coef=1.0,
-            discount_coef=1.0,
-            consistency_coef=0.05,
+            reward_transform="tanh",
+            reward_coef=5.0,
+            discount_coef=5.0,
             unimix=0.01,
             encoder_gradient=1.0,
             observation_lr=6e-4,
@@ -311,8 +311,8 @@ def _cpu() -> Config:
         train=TrainConfig(
             interactions=25_000,
             prefill=2_500,
-            samples=52e6,
-            pretrain_samples=3e6,
+            samples=25e6,
+            pretrain_samples=450e3,
             pretrain_splits=4,
             eval_every=5_000,
             eval_episodes=10,
