@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,12 +15,13 @@ import pytest
 from tests.train.test_loop import assert_same_run
 from twm.config import ConfigError, from_dict
 from twm.lab.plan import Plan, make_plan
-from twm.lab.status import status_of, sweep_status, table
-from twm.lab.sweep import run_sweep
+from twm.lab.status import Status, status_of, sweep_status, table
+from twm.lab.sweep import _alone, _ray, run_sweep
 from twm.train.loop import train
 
 ray = pytest.importorskip("ray", reason="sweeps need Ray: pip install 'twm[cluster]'")
-pytestmark = pytest.mark.slow
+# One group, one worker of pytest-xdist: several Rays at a time are possible (see below), but slow.
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
 
 SMALL = {
     "world_model.batch_size": 4,
@@ -84,18 +87,64 @@ def test_a_run_that_fails_is_recorded_and_does_not_stop_the_others(tmp_path: Pat
     assert "not a run directory and not empty" in str(standing[0].error)
 
 
-def test_more_cpus_than_there_are(tmp_path: Path) -> None:
+FORGETFUL = """
+from pathlib import Path
+from gymnasium.envs.classic_control import CartPoleEnv
+
+class Forgetful(CartPoleEnv):
+    \"\"\"Runs out of memory at its hundredth step, once.\"\"\"
+
+    steps = 0
+
+    def step(self, action):
+        Forgetful.steps += 1
+        marker = Path(__file__).with_name("marker")
+        if Forgetful.steps == 100 and not marker.exists():
+            marker.touch()
+            raise MemoryError("once")
+        return super().step(action)
+"""
+
+
+def test_a_killed_process_and_a_lack_of_memory_are_overcome(
+    swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run whose process is killed goes on from its checkpoint, with the same results; so does one out of memory."""
+    (tmp_path / "forgetful.py").write_text(FORGETFUL)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plan = make_plan(preset="tiny", envs=["Catch", "forgetful:Forgetful"], seeds=1, options=SMALL)
+    catch = plan.runs()[0].directory(tmp_path / "out")
+    killed: list[int] = []
+
+    def kill_catch(standing: list[Status]) -> None:
+        if standing[0].state == "running" and standing[0].interactions >= 60 and not killed:
+            killed.append(int((catch / "lock").read_text()))
+            os.kill(killed[0], signal.SIGKILL)
+            with pytest.raises(ConfigError, match="another twm sweep is at work in"), _alone(tmp_path / "out"):
+                pass
+
+    standing = run_sweep(plan, tmp_path / "out", on_progress=kill_catch, poll_seconds=0.1)
+    assert killed, "the run was never seen at work: the test did not test anything"
+    assert (tmp_path / "marker").exists(), "the environment never ran out of memory"
+    assert [(run.state, run.error) for run in standing] == [("done", None)] * 2
+    assert_same_run(swept / "runs" / "Catch" / "base" / "seed0", catch)
+
+
+def test_a_plan_that_was_refused_binds_nobody(tmp_path: Path) -> None:
     plan = make_plan(preset="tiny", envs=["Catch"], seeds=1, options=SMALL, cpus_per_run=4096)
     with pytest.raises(ConfigError, match=r"--cpus-per-run 4096 is more than any machine of the cluster has"):
         run_sweep(plan, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_address_where_nobody_listens(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nothing answers at --address 127.0.0.1:1 "):
         run_sweep(small_plan(1), tmp_path / "out", address="127.0.0.1:1")
+    assert not (tmp_path / "out").exists()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head without CPUs, so that runs land on the two worker nodes, one CPU each."""
     from ray.cluster_utils import Cluster
@@ -109,6 +158,17 @@ def cluster() -> Iterator[Any]:
         cluster.shutdown()
 
 
+def test_embedded_is_its_own_ray_whatever_else_runs(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another cluster on this machine, named by RAY_ADDRESS and by Ray's own note of the last one, is left alone."""
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    with _ray(None) as embedded:
+        assert embedded.get_runtime_context().gcs_address != cluster.address
+        assert embedded.cluster_resources()["CPU"] == len(os.sched_getaffinity(0))
+        assert len(embedded.nodes()) == 1
+    with _ray("auto") as found:  # and it is still there, for who asks for it
+        assert found.get_runtime_context().gcs_address == cluster.address
+
+
 def test_a_lost_node_changes_nothing(swept: Path, cluster: Any, tmp_path: Path) -> None:
     """One of two nodes is killed while it runs; everything finishes, with the results of the undisturbed sweep."""
     nodes = [cluster.add_node(num_cpus=1, object_store_memory=100 * 2**20) for _ in range(2)]
@@ -116,7 +176,7 @@ def test_a_lost_node_changes_nothing(swept: Path, cluster: Any, tmp_path: Path) 
     plan, out = small_plan(3), tmp_path / "out"
     lost: list[float] = []
 
-    def kill_one(standing: list[Any]) -> None:
+    def kill_one(standing: list[Status]) -> None:
         begun = [run for run in standing if run.state == "running" and run.interactions >= 40]
         if len(begun) == 2 and not lost:
             lost.append(time.monotonic())

@@ -115,14 +115,13 @@ class _Table:
         self._last = ""
 
     def show(self, standing: list[Any]) -> None:
-        from twm.lab.status import table
+        from twm.lab.status import counts, table
 
-        text = table(standing)
         if self._live is not None:
-            self._live.update(text, refresh=True)
-        elif (counts := text.splitlines()[-1]) != self._last:
-            print(counts, file=sys.stderr, flush=True)
-            self._last = counts
+            self._live.update(table(standing, with_done=False), refresh=True)  # 130 lines would not fit
+        elif (line := counts(standing)) != self._last:
+            print(line, file=sys.stderr, flush=True)
+            self._last = line
 
     def __enter__(self) -> _Table:
         if sys.stderr.isatty():

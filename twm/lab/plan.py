@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -20,7 +20,7 @@ from twm import config as configuration
 from twm.config import Config, ConfigError, Preset, flatten, validate, with_options
 from twm.lab.ablations import ABLATIONS, budget_study
 from twm.lab.scores import GAMES
-from twm.train.files import read_json, write_json
+from twm.train.files import read_json, reporting, write_json
 
 BASE = "base"
 
@@ -120,14 +120,20 @@ def check(plan: Plan) -> list[PlannedRun]:
 
 
 def record(plan: Plan, out: Path) -> None:
-    """Write sweep.json, or check that the one there is of the same sweep, perhaps smaller."""
+    """Write sweep.json, in the place of that of the same sweep, perhaps smaller."""
+    refuse_foreign(plan, out)
+    with reporting(f"cannot create the directory {out}"):
+        out.mkdir(parents=True, exist_ok=True)
+    write_json(out / "sweep.json", {key: _plain(value) for key, value in asdict(plan).items()})
+
+
+def refuse_foreign(plan: Plan, out: Path) -> None:
+    """Refuse a directory that holds something else, or a sweep that ``plan`` does not repeat or extend."""
     path = out / "sweep.json"
     if path.exists():
         _refuse_other(load(path), plan, path)
-    elif out.exists() and any(out.iterdir()):
+    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} is not empty and holds no sweep: choose a new or empty directory with --out")
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(path, {key: _plain(value) for key, value in asdict(plan).items()})
 
 
 def load(path: Path) -> Plan:
@@ -139,7 +145,33 @@ def load(path: Path) -> Plan:
             f"{path} is not a sweep: expected an object with preset, envs, seeds and, optionally, "
             f"{', '.join(sorted(known - {'preset', 'envs', 'seeds'}))}"
         )
+    for name, (holds, expected) in _FILE.items():
+        if name in data and not holds(data[name]):
+            raise ConfigError(f"{path} is not a sweep: {name} must be {expected}, but it is {data[name]!r}")
     return Plan(**{**data, "envs": tuple(data["envs"])})
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+_FILE: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "preset": (lambda value: isinstance(value, str), "a text"),
+    "envs": (lambda value: isinstance(value, list) and all(isinstance(env, str) for env in value), "a list of texts"),
+    "seeds": (_is_whole, "a whole number"),
+    "variants": (
+        lambda value: isinstance(value, dict) and all(isinstance(options, dict) for options in value.values()),
+        "an object of objects, the options of each variant",
+    ),
+    "set": (lambda value: isinstance(value, dict), "an object, options by path"),
+    "cpus_per_run": (_is_whole, "a whole number"),
+    "gpus_per_run": (_is_number, "a number"),
+}
+"""What each field of a sweep.json must be: people write these files by hand."""
 
 
 def _refuse_other(saved: Plan, given: Plan, path: Path) -> None:
@@ -151,6 +183,11 @@ def _refuse_other(saved: Plan, given: Plan, path: Path) -> None:
             ("--cpus-per-run", saved.cpus_per_run, given.cpus_per_run),
         )
         if before != now
+    ]
+    differing += [
+        f"the options of {name}"
+        for name, before in saved.variants.items()
+        if name in given.variants and _plain(before) != _plain(given.variants[name])
     ]
     missing = [f"--envs {env}" for env in saved.envs if env not in given.envs]
     missing += [f"--ablation {name}" for name in saved.variants if name not in given.variants]

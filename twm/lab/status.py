@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twm.lab.plan import PlannedRun, check, load
+from twm.lab.plan import PlannedRun, load
 from twm.train import metrics
 from twm.train.files import RunError, read_json
 
@@ -43,19 +43,19 @@ def sweep_status(out: Path) -> list[Status]:
     path = out / "sweep.json"
     if not path.is_file():
         raise RunError(f"{out} holds no sweep: expected a directory made by twm sweep --out")
-    return [status_of(run, out) for run in check(load(path))]
+    return [status_of(run, out) for run in load(path).runs()]
 
 
 def status_of(run: PlannedRun, out: Path) -> Status:
     directory, total = run.directory(out), run.config.train.interactions
     if not (directory / "config.json").is_file():
         return _failed(directory, run.name, total) or Status(run.name, "waiting", total=total)
-    records = metrics.read(directory / "metrics.jsonl") if (directory / "metrics.jsonl").is_file() else []
-    interactions = int(records[-1].get("interactions", 0)) if records else 0
-    seconds = max((record.get("time/elapsed") or 0.0 for record in records), default=0.0)
     if (directory / "eval.json").is_file():
         evaluation: Any = read_json(directory / "eval.json")
         return Status(run.name, "done", total, total, evaluation["mean"], evaluation["seconds"])
+    records = metrics.read(directory / "metrics.jsonl") if (directory / "metrics.jsonl").is_file() else []
+    interactions = int(records[-1].get("interactions", 0)) if records else 0
+    seconds = max((record.get("time/elapsed") or 0.0 for record in records), default=0.0)
     score = next((r["eval/score_mean"] for r in reversed(records) if "eval/score_mean" in r), None)
     failed = _failed(directory, run.name, total, interactions, score, seconds)
     state = "running" if _is_locked(directory / "lock") else "stopped"
@@ -83,21 +83,39 @@ def _is_locked(path: Path) -> bool:
         return False
 
 
-def table(standing: list[Status]) -> str:
+def table(standing: list[Status], *, with_done: bool = True) -> str:
     """A line for each run that says something, then the counts."""
-    order = {"running": 0, "failed": 1, "stopped": 2, "done": 3, "waiting": 4}
     lines = [f"{'run':<44}{'state':<9}{'interactions':>16}{'score':>12}{'left':>10}"]
-    for run in sorted(standing, key=lambda run: (order[run.state], run.name)):
-        if run.state == "waiting":
+    for run in sorted(standing, key=lambda run: (_ORDER.index(run.state), run.name)):
+        if run.state == "waiting" or (run.finished and not with_done):
             continue
         score = "" if run.score is None else f"{run.score:,.1f}"
         left = "" if run.finished or run.seconds_left is None else clock(run.seconds_left)
         lines.append(f"{run.name:<44}{run.state:<9}{f'{run.interactions:,}/{run.total:,}':>16}{score:>12}{left:>10}")
         if run.error:
             lines.append(f"    {run.error}")
-    counts = {state: sum(run.state == state for run in standing) for state in order}
-    lines.append(", ".join(f"{count} {state}" for state, count in counts.items() if count))
-    return "\n".join(lines)
+    whole = seconds_left(standing)
+    return "\n".join([*lines, counts(standing) + ("" if whole is None else f", about {clock(whole)} left")])
+
+
+_ORDER = ("running", "failed", "stopped", "done", "waiting")
+
+
+def counts(standing: list[Status]) -> str:
+    """``2 running, 1 failed, 5 waiting``."""
+    numbers = {state: sum(run.state == state for run in standing) for state in _ORDER}
+    return ", ".join(f"{number} {state}" for state, number in numbers.items() if number)
+
+
+def seconds_left(standing: list[Status]) -> float | None:
+    """Of the whole sweep, with as many runs at a time as now; None while nothing runs or no run has a pace yet."""
+    paced = [run.seconds * run.total / run.interactions for run in standing if run.interactions and run.seconds]
+    running = sum(run.state == "running" for run in standing)
+    if not paced or not running:
+        return None
+    typical = sum(paced) / len(paced)
+    unfinished = [run.seconds_left for run in standing if run.state in ("running", "stopped", "waiting")]
+    return sum(typical if left is None else left for left in unfinished) / running
 
 
 def clock(seconds: float) -> str:

@@ -7,21 +7,27 @@ runs, and the sweep itself keeps no state but the files: the same command again 
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from twm.config import Config, ConfigError, from_dict, to_dict
-from twm.lab.plan import Plan, PlannedRun, check, record
+from twm.lab.plan import Plan, PlannedRun, check, record, refuse_foreign
 from twm.lab.status import Status, status_of
 from twm.train.files import RunError, write_json
 
 RESTARTS = 10
-"""How often a run is started again after its process or machine was lost."""
+"""How often a run is started again after its process or machine was lost, or its memory ran out."""
+
+OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
 
 
 def run_sweep(
@@ -34,12 +40,14 @@ def run_sweep(
 ) -> list[Status]:
     """Run what is not finished yet; returns where every run stands at the end."""
     runs = check(plan)
-    record(plan, out)
+    refuse_foreign(plan, out)
     waiting = [run for run in runs if not status_of(run, out).finished]
     if waiting:
         with _ray(address) as ray:
-            _refuse_too_large(ray, plan)
-            _run_all(ray, plan, out.resolve(), waiting, runs, on_progress, poll_seconds)
+            _refuse_too_large(ray, plan)  # before anything is written: a refused plan binds nobody
+            record(plan, out)
+            with _alone(out):
+                _run_all(ray, plan, out.resolve(), waiting, runs, on_progress, poll_seconds)
     standing = [status_of(run, out) for run in runs]
     if on_progress is not None:
         on_progress(standing)
@@ -55,7 +63,12 @@ def _run_all(
     on_progress: Callable[[list[Status]], None] | None,
     poll_seconds: float,
 ) -> None:
-    task = ray.remote(_train).options(num_cpus=plan.cpus_per_run, num_gpus=plan.gpus_per_run, max_retries=RESTARTS)
+    task = ray.remote(_train).options(
+        num_cpus=plan.cpus_per_run,
+        num_gpus=plan.gpus_per_run,
+        max_retries=RESTARTS,
+        retry_exceptions=list(OUT_OF_MEMORY),
+    )
     pending = {}
     for run in waiting:
         failure(run.directory(out)).unlink(missing_ok=True)  # the same command again is a new attempt
@@ -84,11 +97,13 @@ def _train(config: dict[str, Any], directory: str) -> None:
             return
         except RunInUse:
             time.sleep(1.0)
+        except OUT_OF_MEMORY:
+            raise  # perhaps its neighbour's fault: Ray starts it again, from its last checkpoint
         except (RunError, ConfigError) as error:
             _record_failure(Path(directory), str(error))
             return
         except Exception as error:  # whatever it is, it must not stop the others
-            _record_failure(Path(directory), f"{type(error).__name__}: {error}")
+            _record_failure(Path(directory), f"{type(error).__name__}: {error}", traceback.format_exc())
             return
     _record_failure(Path(directory), "another process kept the run directory locked")
 
@@ -98,11 +113,9 @@ def failure(directory: Path) -> Path:
     return directory / "failed.json"
 
 
-def _record_failure(directory: Path, text: str) -> None:
+def _record_failure(directory: Path, reason: str, details: str = "") -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    write_json(
-        failure(directory), {"error": text.strip().splitlines()[-1] if text.strip() else "unknown", "text": text}
-    )
+    write_json(failure(directory), {"error": " ".join(reason.split()) or "unknown", "details": details})
 
 
 def _reason(error: Exception) -> str:
@@ -110,31 +123,50 @@ def _reason(error: Exception) -> str:
     return f"lost {RESTARTS + 1} times: {lines[-1] if lines else type(error).__name__}"
 
 
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """Two sweeps in one directory would wait for each other's runs and take them for failed."""
+    with (out / "sweep.lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"another twm sweep is at work in {out}: watch it with twm sweep --status {out}, or stop it first"
+            ) from error
+        yield
+
+
 # --------------------------------------------------------------------------------------------------
 # Ray
 
 
 @contextmanager
-def _ray(address: str | None) -> Any:
-    """Ray, started here or connected to. What it prints stays off standard output."""
+def _ray(address: str | None) -> Iterator[Any]:
+    """Ray, started here or connected to. What it prints stays off standard output.
+
+    Without an address it is always an instance of its own ("local"): neither RAY_ADDRESS nor another cluster on this
+    machine may turn a sweep that was to run here into one that runs elsewhere.
+    """
     try:
         import ray
     except ImportError as error:
         raise ConfigError('sweeps need Ray: pip install "twm[cluster]"') from error
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": False}
-    if address is None:
-        settings |= {"num_cpus": len(os.sched_getaffinity(0)), "object_store_memory": 128 * 2**20}
+    settings: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address in (None, "local"):
+        cores = len(os.sched_getaffinity(0))
+        settings |= {"address": "local", "num_cpus": cores, "object_store_memory": 128 * 2**20}
+        settings |= {"include_dashboard": False}
+        what, remedy = "cannot start Ray on this machine", "`ray stop` ends what an earlier one left"
     else:
-        _refuse_unreachable(address)
-        settings = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
+        _refuse_unreachable(str(address))
+        settings |= {"address": address}
+        what = f"cannot reach a Ray cluster at {address}"
+        remedy = "start one with `ray start --head`, check the address, or leave --address out to run here"
     try:
         ray.init(**settings)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ConfigError(
-            f"cannot reach a Ray cluster at {address or 'this machine'}: {str(error).splitlines()[0]}; start one with "
-            "`ray start --head`, check the address, or leave --address out to run here"
-        ) from error
+        raise ConfigError(f"{what}: {(str(error).splitlines() or [type(error).__name__])[0]}; {remedy}") from error
     try:
         yield ray
     finally:
@@ -143,7 +175,7 @@ def _ray(address: str | None) -> Any:
 
 def _refuse_unreachable(address: str) -> None:
     """Ray itself retries for minutes; a port that nobody listens on can be told at once."""
-    if address in ("auto", "local") or "://" in address:
+    if address == "auto" or "://" in address:
         return
     host, _, port = address.rpartition(":")
     try:
