@@ -30,13 +30,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	$(BIN)/twm train --preset tiny --out runs/demo
 
-# Tests that measure time run alone, after the parallel part.
+# Tests that measure time run alone, after the parallel part. Those of one xdist_group (Ray) share a process.
 test: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) -m 'not timing'
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m 'not timing'
 	$(BIN)/python -m pytest -m timing
 
 test-fast: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) -m 'not slow and not timing'
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadgroup -m 'not slow and not timing'
 	$(BIN)/python -m pytest -m 'timing and not slow'
 
 lint: $(INSTALLED)

@@ -122,6 +122,33 @@ def test_a_sweep_may_grow_but_not_change(tmp_path: Path) -> None:
             record(plan(**changes), tmp_path)  # type: ignore[arg-type]
 
 
+def test_a_variant_keeps_its_options(tmp_path: Path) -> None:
+    record(plan(ablations=["uniform-sampling"]), tmp_path)
+    path = tmp_path / "sweep.json"
+    changed = Plan("tiny", ("Catch",), 2, {"base": {}, "uniform-sampling": {"replay.temperature": 50.0}})
+    with pytest.raises(ConfigError, match=r"differs in the options of uniform-sampling\): choose another --out"):
+        record(changed, tmp_path)
+    assert load(path).variants["uniform-sampling"] == {"replay.temperature": "inf"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{}", "expected an object with preset, envs, seeds and, optionally, cpus_per_run"),
+        ('{"preset": "tiny", "envs": ["Catch"], "seeds": 1, "game": "Pong"}', "expected an object with preset"),
+        ('{"preset": "tiny", "envs": "Catch", "seeds": 1}', "envs must be a list of texts, but it is 'Catch'"),
+        ('{"preset": "tiny", "envs": ["Catch"], "seeds": "5"}', "seeds must be a whole number, but it is '5'"),
+        ('{"preset": "tiny", "envs": ["Catch"], "seeds": 1, "set": ["a=1"]}', "set must be an object, options by path"),
+        ('{"preset": "tiny", "envs": ["Catch"], "seeds": 1, "variants": {"base": 3}}', "variants must be an object of"),
+        ('{"preset": "tiny", "envs": ["Catch"], "seeds": 1, "cpus_per_run": 0.5}', "cpus_per_run must be a whole numb"),
+    ],
+)
+def test_a_file_that_is_no_sweep_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "sweep.json").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path / "sweep.json")
+
+
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(ConfigError, match="not empty and holds no sweep"):
