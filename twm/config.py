@@ -292,7 +292,7 @@ def _cpu() -> Config:
             discount_coef=5.0,
             unimix=0.01,
             encoder_gradient=1.0,
-            observation_lr=6e-4,
+            observation_lr=1e-3,
             dynamics_lr=4e-4,
         ),
         policy=PolicyConfig(
@@ -313,7 +313,7 @@ def _cpu() -> Config:
             prefill=2_500,
             samples=25e6,
             pretrain_samples=450e3,
-            pretrain_splits=4,
+            pretrain_splits=8,
             eval_every=5_000,
             eval_episodes=10,
             checkpoint_every=500,

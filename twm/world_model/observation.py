@@ -139,7 +139,11 @@ class ConvDecoder(nn.Module):
 
 
 class PatchEncoder(nn.Module):
-    """4x4 patches through a linear layer, convolutions of stride 2 down to 4 x 4, fully connected layers."""
+    """4x4 patches through a linear layer, convolutions of stride 2 down to 4 x 4, fully connected layers.
+
+    Pixels are centred and features normalised: without, games with a large plain background (Boxing) never learn
+    to encode what moves in front of it (docs/lab-book.md).
+    """
 
     def __init__(self, shape: tuple[int, ...], channels: int, units: int, layers: int, outputs: int) -> None:
         super().__init__()
@@ -148,11 +152,13 @@ class PatchEncoder(nn.Module):
             Conv2d(channels * 2**i, channels * 2 ** (i + 1), 4, 2, padding=1, activation=True) for i in range(halvings)
         )
         self.convolutions = nn.Sequential(Conv2d(shape[0], channels, PATCH, PATCH, activation=True), *convolutions)
-        self.head = MLP(channels * 2**halvings * 16, units, layers, outputs)
+        features = channels * 2**halvings * 16
+        self.norm = nn.LayerNorm(features)
+        self.head = MLP(features, units, layers, outputs)
 
     def forward(self, o: Tensor) -> Tensor:
-        x = self.convolutions(o.permute(0, 2, 3, 1))
-        logits: Tensor = self.head(x.flatten(1))
+        x = self.convolutions((2 * o - 1).permute(0, 2, 3, 1))
+        logits: Tensor = self.head(self.norm(x.flatten(1)))
         return logits
 
 
