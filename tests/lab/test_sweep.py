@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 
 from tests.train.test_loop import assert_same_run
 from twm.config import ConfigError, from_dict
-from twm.lab.plan import Plan, make_plan
+from twm.lab.plan import Plan, make_plan, record
 from twm.lab.status import Status, status_of, sweep_status, table
 from twm.lab.sweep import _alone, _ray, run_sweep
 from twm.train.loop import train
@@ -129,6 +131,31 @@ def test_a_killed_process_and_a_lack_of_memory_are_overcome(
     assert (tmp_path / "marker").exists(), "the environment never ran out of memory"
     assert [(run.state, run.error) for run in standing] == [("done", None)] * 2
     assert_same_run(swept / "runs" / "Catch" / "base" / "seed0", catch)
+
+
+def test_a_signal_stops_the_command_and_its_runs(tmp_path: Path) -> None:
+    """The end of a Slurm job: one line, no crash report, and no process is left at a run."""
+    plan, out = small_plan(1, **{"train.interactions": 100_000, "train.samples": 5e6}), tmp_path / "out"
+    record(plan, tmp_path / "plan")
+    command = [sys.executable, "-m", "twm.cli", "sweep", "--plan", str(tmp_path / "plan" / "sweep.json"), "--out"]
+    sweep = subprocess.Popen([*command, str(out)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        _wait_for(lambda: (out / "sweep.json").is_file() and sweep_status(out)[0].state == "running")
+        sweep.terminate()
+        stdout, stderr = sweep.communicate(timeout=60)
+    finally:
+        sweep.kill()
+    assert (sweep.returncode, stdout) == (130, "")
+    assert stderr.splitlines()[-1] == f"interrupted: the same command goes on with the sweep in {out}"
+    assert "***" not in stderr
+    _wait_for(lambda: sweep_status(out)[0].state == "stopped")
+
+
+def _wait_for(condition: Callable[[], bool], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds} s in vain"
+        time.sleep(0.1)
 
 
 def test_a_plan_that_was_refused_binds_nobody(tmp_path: Path) -> None:

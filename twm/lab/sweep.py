@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import socket
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -46,7 +49,7 @@ def run_sweep(
         with _ray(address) as ray:
             _refuse_too_large(ray, plan)  # before anything is written: a refused plan binds nobody
             record(plan, out)
-            with _alone(out):
+            with _alone(out), _stopping_in_order(out):
                 _run_all(ray, plan, out.resolve(), waiting, runs, on_progress, poll_seconds)
     standing = [status_of(run, out) for run in runs]
     if on_progress is not None:
@@ -134,6 +137,24 @@ def _alone(out: Path) -> Iterator[None]:
                 f"another twm sweep is at work in {out}: watch it with twm sweep --status {out}, or stop it first"
             ) from error
         yield
+
+
+@contextmanager
+def _stopping_in_order(out: Path) -> Iterator[None]:
+    """SIGTERM (Slurm, docker stop), which Ray would answer with a crash report, ends a sweep as Ctrl-C does."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    main = threading.current_thread() is threading.main_thread()  # the only one that may handle signals
+    before = signal.signal(signal.SIGTERM, stop) if main else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"the same command goes on with the sweep in {out}") from None
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before)
 
 
 # --------------------------------------------------------------------------------------------------
