@@ -16,6 +16,7 @@ NAMES = {
     "imagination_vanilla",
     "policy_update",
     "act_z",
+    "act_z_torch",
     "act_zh",
     "env_step",
     "replay_sample",

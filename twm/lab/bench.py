@@ -11,13 +11,17 @@ import math
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -45,7 +49,7 @@ def bench(config: Config, *, quick: bool = False, note: Callable[[str], None] | 
     device = choose_device(config.device)
     torch.manual_seed(config.seed)
     env = make_env(config.env, config.env_options, training=True)
-    clock = Clock(device, repeats=1 if quick else 5)
+    clock = Clock(device, quick)
     replay = filled_replay(env.spec, QUICK_ENTRIES if quick else ENTRIES)
     parts: dict[str, Part] = {}
 
@@ -65,13 +69,14 @@ def bench(config: Config, *, quick: bool = False, note: Callable[[str], None] | 
     return {
         "machine": machine,
         "parts": parts,
-        "startup": startup_seconds(),
+        "startup": startup_seconds(repeats=1 if quick else 2),
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,  # KiB on Linux
         "settings": {
             "env": config.env,
             "device": str(device),
             "precision": config.precision,
             "compile": config.compile,
+            "acting": "onnxruntime" if can_export(device) else "torch",
             "quick": quick,
         },
     }
@@ -99,27 +104,65 @@ def _training_parts(
     vanilla = WorldModel(replace(c, memory=False), spec, p.discount).to(device).eval()
     vanilla.load_state_dict(learner.world_model.state_dict())
 
-    def vanilla_dream() -> Any:
-        return imagine(vanilla, learner.policy, pool, p.batch_size, p.horizon)
+    # Several times the work of the above on the same weights: warm, long enough to need fewer repeats and, as time is
+    # linear in the dreams, a part of them where there is a hurry.
+    part = 8 if clock.quick and p.batch_size >= 64 else 1
 
-    # Several times the work of the above on the same weights: warm, and long enough to need fewer repeats.
-    report("imagination_vanilla", clock.time(vanilla_dream, dreamed, warm_up=False, repeats=(clock.repeats + 1) // 2))
-    report("policy_update", clock.time(learner.improve_policy, dreamed, prepare=dream, repeats=clock.repeats + 1))
+    def vanilla_dream() -> Any:
+        return imagine(vanilla, learner.policy, pool, p.batch_size // part, p.horizon)
+
+    timed = clock.time(vanilla_dream, dreamed // part, warm_up=False, repeats=(clock.repeats + 1) // 2)
+    report("imagination_vanilla", {**timed, "seconds": timed["seconds"] * part})
+    report("policy_update", clock.time(learner.improve_policy, dreamed, prepare=dream, warm_up=not clock.quick))
 
 
 def _acting_parts(config: Config, spec: EnvSpec, device: torch.device, clock: Clock, report: Report) -> None:
-    """One observation at a time on one thread, as a policy runs in a game."""
+    """One observation at a time on one thread, as a policy runs in a game.
+
+    ``act_z`` is the fastest way there is, ``act_z_torch`` and ``act_zh`` are ``agent.act``.
+    """
     rng = np.random.default_rng(config.seed)
     shape = spec.observation_shape
     o = rng.integers(256, size=shape, dtype=np.uint8) if spec.is_image else rng.normal(size=shape).astype(np.float32)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for name, view in (("act_z", "z"), ("act_zh", "zh")):
+        for name, view in (("act_z_torch", "z"), ("act_zh", "zh")):
             agent: Agent = Learner(with_options(config, {"policy.input": view}), spec, device).agent
-            report(name, clock.time(partial(agent.act, o), 1, inner=100))
+            act = partial(agent.act, o)
+            timed = clock.time(act, 1, inner=100)
+            report(name, timed)
+            if name == "act_z_torch":
+                exported = partial(exported_policy(agent), o) if can_export(device) else None
+                report("act_z", timed if exported is None else clock.time(exported, 1, inner=100))
     finally:
         torch.set_num_threads(threads)
+
+
+def can_export(device: torch.device) -> bool:
+    """Whether acting can be timed without PyTorch too."""
+    return device.type == "cpu" and all(map(find_spec, ("onnx", "onnxscript", "onnxruntime")))
+
+
+def exported_policy(agent: Agent) -> Callable[[npt.NDArray[Any]], int]:
+    """The acting policy as ``twm export`` writes it and ``examples/play_onnx.py`` plays it, on one thread."""
+    import onnxruntime
+
+    from twm.export import ONNX_FILE, ActingPolicy, write_onnx
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / ONNX_FILE
+        write_onnx(ActingPolicy(agent).eval(), path, agent.spec)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    rng = np.random.default_rng(0)
+
+    def act(o: npt.NDArray[Any]) -> int:
+        (logits,) = session.run(["logits"], {"observation": o[None]})
+        return int(np.argmax(logits[0] + rng.gumbel(size=logits.shape[1])))
+
+    return act
 
 
 def _data_parts(config: Config, env: Any, replay: Replay, clock: Clock, report: Report) -> None:
@@ -160,6 +203,7 @@ def counted_gflop(config: Config, spec: EnvSpec) -> dict[str, float]:
         "imagination": dreaming * by_dreams,
         "policy_update": improving * by_dreams,
         "act_z": acting,
+        "act_z_torch": acting,
     }
 
 
@@ -186,8 +230,8 @@ def filled_replay(spec: EnvSpec, entries: int) -> Replay:
 class Clock:
     """The best of a few repeats; the machine's own speed is measured again around every part."""
 
-    def __init__(self, device: torch.device, repeats: int) -> None:
-        self.device, self.repeats = device, repeats
+    def __init__(self, device: torch.device, quick: bool) -> None:
+        self.device, self.quick, self.repeats = device, quick, 1 if quick else 5
         self._gflops: list[float] = []
 
     def time(
@@ -258,14 +302,14 @@ def _best(work: Callable[[], Any], device: torch.device, repeats: int = 4) -> fl
     return best
 
 
-def startup_seconds() -> dict[str, float]:
+def startup_seconds(repeats: int) -> dict[str, float]:
     """From nothing to the help text, and to a loaded package."""
     commands = {"help": ["-m", "twm.cli", "--help"], "import": ["-c", "import twm.agent"]}
     return {
         name: _best(
             lambda arguments=arguments: subprocess.run([sys.executable, *arguments], capture_output=True, check=True),  # type: ignore[misc]
             torch.device("cpu"),
-            repeats=2,
+            repeats=repeats,
         )
         for name, arguments in commands.items()
     }

@@ -9,6 +9,7 @@ w_t is the cumulative product of predicted discounts, A_t the advantage by GAE, 
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from twm.config import Config
 from twm.nn.mlp import MLP, initialise_orthogonally
 from twm.nn.optimiser import Optimiser
 from twm.nn.two_hot import TwoHot
+from twm.nn.workers import in_blocks
 from twm.policy.returns import dream_weights, gae
 from twm.types import Dream
 
@@ -81,7 +83,7 @@ class ActorCritic(nn.Module):
     # Learning
 
     def losses(self, dream: Dream) -> tuple[PolicyLosses, PolicyFacts]:
-        """From a dream, whose logits and critic outputs still carry their graphs."""
+        """From a dream; :meth:`backward` takes their gradient back to the networks."""
         c = self.config
         with torch.no_grad():
             values = self.value(dream.values.detach())  # (M, H+1)
@@ -102,6 +104,25 @@ class ActorCritic(nn.Module):
 
     def total(self, losses: PolicyLosses) -> Tensor:
         return losses.actor + self.config.entropy_coef * losses.entropy + losses.critic
+
+    def backward(self, total: Tensor, dream: Dream) -> None:
+        """From the loss to the outputs of actor and critic, then through the networks, block of dreams by block."""
+        outputs = (dream.logits, dream.values)
+        total.backward(inputs=outputs)
+        logits, values = outputs[0].grad, outputs[1].grad
+        if logits is None or values is None:
+            raise ValueError("a loss has a gradient only for the dream it was computed from")
+        parameters = [*self.actor.parameters(), *self.critic.parameters()]
+        starts = list(itertools.accumulate((len(x) for x, _ in dream.graphs), initial=0))
+
+        def through(block: slice) -> tuple[Tensor, ...]:
+            (i,) = range(len(dream.graphs))[block]
+            rows = slice(starts[i], starts[i + 1])
+            return torch.autograd.grad(dream.graphs[i], parameters, (logits[rows], values[rows, :-1]))
+
+        gradients = in_blocks(len(dream.graphs), 1, through)
+        for parameter, *parts in zip(parameters, *gradients, strict=True):
+            parameter.grad = sum(parts[1:], parts[0])  # in the order of the rows, whoever was first
 
     def after_update(self) -> None:
         """Let the slow critic follow."""
@@ -151,11 +172,16 @@ def normalised_entropy(log_pi: Float[Tensor, "*batch A"]) -> Float[Tensor, "*bat
     return -(log_pi.exp() * log_pi).sum(-1) / math.log(m)
 
 
-def sample_action(logits: Float[Tensor, "*batch A"], temperature: float = 1.0) -> Int[Tensor, "*batch"]:
-    """a ~ softmax(logits / temperature); 0 takes the most likely action, infinity draws uniformly."""
+def sample_action(
+    logits: Float[Tensor, "*batch A"], temperature: float = 1.0, u: Float[Tensor, "*batch"] | None = None
+) -> Int[Tensor, "*batch"]:
+    """a ~ softmax(logits / temperature) by the uniform number ``u`` (None: a fresh one).
+
+    Temperature 0 takes the most likely action, infinity draws uniformly.
+    """
     if temperature == 0:
         return logits.argmax(-1)
     with torch.no_grad():
         cdf = torch.softmax(logits.float() / temperature, -1).cumsum(-1)
-        u = torch.rand(cdf.shape[:-1] + (1,), device=cdf.device)
-        return (cdf <= u * cdf[..., -1:]).sum(-1).clamp_(max=logits.shape[-1] - 1)
+        u = torch.rand(cdf.shape[:-1], device=cdf.device) if u is None else u
+        return (cdf <= u.unsqueeze(-1) * cdf[..., -1:]).sum(-1).clamp_(max=logits.shape[-1] - 1)

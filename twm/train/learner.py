@@ -59,7 +59,7 @@ class Learner:
         with self._autocast():
             losses, seen = self.policy.losses(dream)
             total = self.policy.total(losses)
-        total.backward()
+        self.policy.backward(total, dream)
         facts = {f"loss/policy_{name}": term.detach() for name, term in losses._asdict().items()}
         facts |= {f"policy/{name}": value for name, value in seen._asdict().items()}
         for name in ("actor", "critic"):
