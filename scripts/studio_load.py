@@ -1,11 +1,12 @@
 """Frames per second and latency of the studio with n dreams at once.
 
-    python scripts/studio_load.py RUN [--dreams 1 20] [--seconds 10] [--rows 1] [--fps 15]
+    python scripts/studio_load.py [RUN] [--dreams 1 20] [--seconds 10] [--rows 1] [--fps 15] [--json]
 
-Starts a studio of its own for RUN, lets n pages dream with the policy at the asked pace, and prints one JSON object a
-line: frames that arrived per second and dream; milliseconds between a key being pressed and the first picture made
-with it (what a player feels); milliseconds that a message takes there and back; and memory of the server. Run it on a
-quiet machine. The clients run in this process, the server in another.
+Starts a studio of its own for RUN, lets n pages dream with the policy at the asked pace, and prints a table: frames
+that arrived per second and dream; milliseconds between a key being pressed and the first picture made with it (what a
+player feels); milliseconds that a message takes there and back; and memory of the server. Without RUN it makes one of
+the cpu preset on Pong that has learned nothing: the weights do not change the speed. Run it on a quiet machine. The
+clients run in this process, the server in another.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -104,34 +106,71 @@ def studio(run: Path) -> Iterator[tuple[str, int]]:
             process.terminate()
 
 
+@contextmanager
+def untrained_run() -> Iterator[Path]:
+    """A run of the cpu preset on Pong, as short as can be."""
+    options = {"prefill": 100, "interactions": 100, "samples": 1_000, "pretrain-samples": 0, "checkpoint-every": 100}
+    options |= {"eval-every": 0, "final-episodes": 1}
+    with tempfile.TemporaryDirectory(prefix="twm-studio-load-") as directory:
+        out = Path(directory) / "cpu"
+        command = [sys.executable, "-m", "twm.cli", "train", "--preset", "cpu", "--env", "Pong", "--out", str(out)]
+        command += ["--quiet", "--env-options.max-steps=400"]
+        command += [f"--train.{name}={value}" for name, value in options.items()]
+        print("making a run of the cpu preset …", file=sys.stderr)
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        yield out
+
+
 def milliseconds(values: list[float]) -> dict[str, float]:
     quantiles = np.quantile(values, [0.5, 0.95, 1.0]) * 1000 if values else [float("nan")] * 3
     return dict(zip(("median", "p95", "worst"), (round(float(x), 1) for x in quantiles)))
 
 
+def measure(run: Path, count: int, seconds: float, rows: int, fps: float) -> dict[str, Any]:
+    with studio(run) as (address, process):
+        visitors = asyncio.run(visit(address, count, seconds, rows, fps))
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    rates = [len(visitor.frames) / seconds for visitor in visitors]
+    return {
+        "dreams": count,
+        "rows": rows,
+        "asked_fps": fps,
+        "fps": {"mean": round(float(np.mean(rates)), 1), "worst": round(min(rates), 1)},
+        "key_to_picture_ms": milliseconds([x for visitor in visitors for x in visitor.presses]),
+        "there_and_back_ms": milliseconds([x for visitor in visitors for x in visitor.answers]),
+        "server_mb": round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6),
+    }
+
+
+# Times are median / 95 % / worst.
+HEAD = """| dreams | asked | frames a second, mean (worst) | key to picture, ms | message there and back, ms | memory |
+|---:|---:|---:|---:|---:|---:|"""
+
+
+def line(result: dict[str, Any]) -> str:
+    """A line of the table, for docs/performance.md."""
+    fps, key, message = result["fps"], result["key_to_picture_ms"], result["there_and_back_ms"]
+    times = [" / ".join(f"{each[name]:.0f}" for name in ("median", "p95", "worst")) for each in (key, message)]
+    dreams = str(result["dreams"]) if result["rows"] == 1 else f"{result['dreams']} x {result['rows']} rows"
+    speed = f"{fps['mean']} ({fps['worst']})"
+    return f"| {dreams} | {result['asked_fps']:g} | {speed} | {times[0]} | {times[1]} | {result['server_mb']} MB |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Frames per second and latency of the studio with n dreams at once.")
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--dreams", type=int, nargs="+", default=[1, 5, 20])
+    parser.add_argument("run", type=Path, nargs="?")
+    parser.add_argument("--dreams", type=int, nargs="+", default=[1, 20])
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--fps", type=float, default=15)
+    parser.add_argument("--json", action="store_true", help="one JSON object a line instead of a table")
     options = parser.parse_args()
-    for count in options.dreams:
-        with studio(options.run) as (address, process):
-            visitors = asyncio.run(visit(address, count, options.seconds, options.rows, options.fps))
-            pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
-        rates = [len(visitor.frames) / options.seconds for visitor in visitors]
-        result = {
-            "dreams": count,
-            "rows": options.rows,
-            "asked_fps": options.fps,
-            "fps": {"mean": round(float(np.mean(rates)), 1), "worst": round(min(rates), 1)},
-            "key_to_picture_ms": milliseconds([x for visitor in visitors for x in visitor.presses]),
-            "there_and_back_ms": milliseconds([x for visitor in visitors for x in visitor.answers]),
-            "server_mb": round(pages * os.sysconf("SC_PAGE_SIZE") / 1e6),
-        }
-        print(json.dumps(result), flush=True)
+    with untrained_run() if options.run is None else nullcontext(options.run) as run:
+        if not options.json:
+            print(HEAD, flush=True)
+        for count in options.dreams:
+            result = measure(run, count, options.seconds, options.rows, options.fps)
+            print(json.dumps(result) if options.json else line(result), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from studio.browsing import ARGUMENTS, Page
 from studio.serving import Served, serving, tiny_config
 
 from twm.studio.dream import Model
@@ -42,3 +44,20 @@ def served(run: Run) -> Iterator[Served]:
     limits = Limits(messages_per_second=1e6, message_burst=10**6, requests_per_second=1e6, request_burst=10**6)
     with serving([run], limits) as server:
         yield server
+
+
+@pytest.fixture(scope="module")  # no longer: while it lives, its loop is in the way of asyncio.run
+def browser(browser_path: str) -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser: Any, served: Served) -> Iterator[Page]:
+    page = Page(browser, served.address).ready()
+    yield page
+    page.close()

@@ -1,107 +1,24 @@
-"""The page in a real browser, on a real server with a real (tiny) checkpoint, by keyboard and mouse.
-
-``TWM_SCREENSHOTS=DIR`` keeps the pictures that are taken.
-"""
+"""The page in a real browser, on a real server with a real (tiny) checkpoint, by keyboard and mouse."""
 
 from __future__ import annotations
 
-import os
+import json
 import re
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from studio.browsing import Page
 from studio.serving import Served, serving, until
 
 from twm.studio.library import Run
 
 pytestmark = pytest.mark.browser
-
-ARGUMENTS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
-    "--disable-background-networking", "--disable-component-update",
-]  # fmt: skip
-PICTURE = "(i = 0) => document.querySelectorAll('.panel canvas')[i].toDataURL()"
-
-
-@pytest.fixture(scope="module")
-def browser(browser_path: str) -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=browser_path, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
-class Page:
-    """A page of the studio with what the tests ask of it. The page forbids eval, so waiting is done from here."""
-
-    def __init__(self, browser: Any, address: str, *, path: str = "/", **options: Any) -> None:
-        self.context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(60_000)
-        self.problems: list[str] = []
-        self.hosts: set[str] = set()
-        self.page.on("console", lambda m: self.problems.append(m.text) if m.type in ("error", "warning") else None)
-        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
-        self.page.on("request", lambda request: self.hosts.add(re.sub(r"^\w+://([^/]*).*", r"\1", request.url)))
-        self.address = address
-        self.page.goto(f"http://{address}{path}")
-
-    def ready(self) -> Page:
-        self.page.wait_for_selector(".panel")
-        return self
-
-    def until(self, condition: Callable[[], object]) -> None:
-        def met() -> object:
-            self.page.wait_for_timeout(20)  # lets the browser's events in
-            return condition()
-
-        until(met, 60)
-
-    def t(self) -> int:
-        return int(self.page.text_content("#where").split("/")[0].replace(",", ""))
-
-    def picture(self, index: int = 0) -> str:
-        return str(self.page.evaluate(PICTURE, index))
-
-    def at(self, t: int) -> None:
-        self.until(lambda: self.t() == t)
-
-    def step(self, count: int = 1) -> None:
-        for _ in range(count):
-            t = self.t()
-            self.page.click("#stepon")
-            self.at(t + 1)
-
-    def taken(self) -> str | None:
-        names = self.page.eval_on_selector_all("#policy .taken .name", "all => all.map(e => e.textContent)")
-        return str(names[0]) if names else None
-
-    def mode(self, name: str) -> None:
-        self.page.click(f"#mode label:has-text('{name}')")
-
-    def screenshot(self, name: str) -> None:
-        directory = os.environ.get("TWM_SCREENSHOTS")
-        if directory:
-            self.page.screenshot(path=Path(directory) / f"{name}.png")
-
-    def close(self) -> None:
-        assert self.problems == []
-        assert self.hosts == {self.address}  # nothing from elsewhere
-        self.context.close()
-
-
-@pytest.fixture
-def page(browser: Any, served: Served) -> Iterator[Page]:
-    page = Page(browser, served.address).ready()
-    yield page
-    page.close()
 
 
 def test_play_with_keys(page: Page) -> None:
@@ -198,6 +115,52 @@ def test_latents_by_keyboard(page: Page) -> None:
     assert page.picture() != before
 
 
+def test_inside_the_model(page: Page) -> None:
+    """Plots, probabilities and attention go with the steps, and say so to who cannot see them."""
+
+    def told() -> list[str]:
+        labels = "all => all.filter(e => e.checkVisibility()).map(e => e.getAttribute('aria-label'))"
+        return [str(label) for label in page.page.eval_on_selector_all(".inside canvas", labels)]
+
+    page.mode("Policy")
+    for t in (1, 2):
+        page.step()
+        page.until(lambda t=t: f"step {t}:" in told()[0])  # type: ignore[misc]
+        reward, discount, value, latents, attention = told()
+        for name, label in (("reward", reward), ("discount", discount), ("value", value)):
+            assert re.fullmatch(rf"Predicted {name}, step {t}: -?\d+\.\d{{3}}", label)
+        assert latents.startswith(f"Latent state at step {t}: categories ")
+        shares = re.fullmatch(
+            rf"Attention of 2 layers at step {t}: states (\d+) % · actions (\d+) % · .* (\d+) %", attention
+        )
+        assert shares
+        assert 95 <= sum(map(int, shares.groups())) <= 105
+
+
+def test_temperatures(page: Page) -> None:
+    """At 0 nothing is left to chance: another future is the same one. At 2 it is not."""
+
+    def future() -> list[str]:
+        page.page.keyboard.press("r")
+        page.at(0)
+        page.page.keyboard.press("n")
+        pictures = []
+        for _ in range(6):
+            page.step()
+            pictures.append(page.picture())
+        return pictures
+
+    page.mode("Policy")
+    for name in ("temperature", "policy-temperature"):
+        page.page.fill(f"#{name}", "0")
+    cold = future()
+    assert future() == cold
+    for name in ("temperature", "policy-temperature"):
+        page.page.fill(f"#{name}", "2")
+    assert page.page.text_content("label:has(#temperature) output") == "2.00"
+    assert future() != future()
+
+
 def test_compare_with_reality(page: Page) -> None:
     page.page.click("#real")
     page.page.wait_for_selector(".panel.real")
@@ -210,12 +173,12 @@ def test_compare_with_reality(page: Page) -> None:
     assert page.page.locator(".panel").count() == 3
     assert page.picture(1) != before
     caption = page.page.text_content(".panel.apart figcaption")
-    assert re.fullmatch(r"Difference[\d.]+ · (still together|decoder too blurred|left at \d+)", caption)
+    assert re.fullmatch(r"Difference[\d.]+ · (still together|decoder blurred|left at \d+)", caption)
     at_five = page.picture(1)
     page.page.keyboard.press(",")
     page.at(6)
     assert page.picture(1) != at_five
-    assert page.page.get_attribute("#real", "aria-pressed") == "true"
+    assert page.page.text_content("#real") == "Compare anew"
 
 
 def test_several_dreams_side_by_side(page: Page) -> None:
@@ -227,6 +190,9 @@ def test_several_dreams_side_by_side(page: Page) -> None:
     assert len({page.picture(i) for i in range(4)}) > 1
     page.page.click(".panel:nth-of-type(3) canvas")
     page.until(lambda: page.page.locator(".panel.focus figcaption b").text_content() == "Dream 3")
+    page.page.focus(".panel:nth-of-type(2) canvas")
+    page.page.keyboard.press("Enter")
+    page.until(lambda: page.page.locator(".panel.focus figcaption b").text_content() == "Dream 2")
 
 
 def test_the_film_strip_starts_a_dream(page: Page) -> None:
@@ -311,6 +277,25 @@ def test_the_training_page(page: Page) -> None:
     page.page.wait_for_selector("#page-dream:not([hidden])")
 
 
+def test_curves_of_several_runs(browser: Any, run: Run, run_path: Path, tmp_path: Path) -> None:
+    """A run that pretrains has curves over time, since its interactions stand still; another one is laid over it."""
+    shutil.copytree(run_path, tmp_path / "young")
+    records = [{"interactions": 120, "loss/decoder": 9.0 - i, "time/elapsed": 60.0 * i} for i in range(1, 5)]
+    (tmp_path / "young" / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    with serving([Run(tmp_path / "young", device="cpu"), run]) as (_, address):
+        page = Page(browser, address).ready()
+        page.page.click("#tab-training")
+        label = "figure:has(h3:has-text('loss/decoder')) canvas"
+        page.until(lambda: page.page.locator(label).count())
+        page.until(
+            lambda: page.page.get_attribute(label, "aria-label") == "Curve of loss/decoder over minutes; newest: 5"
+        )
+        page.page.locator("#runs input").nth(1).check()
+        newest = r"Curve of loss/decoder over interactions; newest: 5, [\d.e-]+"
+        page.until(lambda: re.fullmatch(newest, page.page.get_attribute(label, "aria-label") or ""))
+        page.close()
+
+
 @contextmanager
 def training(path: Path) -> Iterator[None]:
     """A training that goes on in another process for as long as the block."""
@@ -347,91 +332,3 @@ def test_a_running_training(browser: Any, tmp_path: Path) -> None:
             page.step()
             page.screenshot("running")
             page.close()
-
-
-# --------------------------------------------------------------------------------------------------
-# Looks
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("size", [(1280, 800), (900, 700)])
-def test_it_fits_and_is_readable(browser: Any, served: Served, theme: str, size: tuple[int, int]) -> None:
-    """One screen at 1280 x 800; never wider than the window; colours with enough contrast; everything has a name."""
-    width, height = size
-    page = Page(browser, served.address, viewport={"width": width, "height": height}, color_scheme=theme).ready()
-    page.page.click("#real")
-    page.page.wait_for_selector(".panel.real")
-    page.mode("Policy")
-    page.step(6)
-    assert page.page.evaluate("document.documentElement.dataset.theme") == theme
-    for tab in ("dream", "training"):
-        page.page.click(f"#tab-{tab}")
-        page.page.wait_for_timeout(400)
-        page.screenshot(f"{tab}-{width}x{height}-{theme}")
-        scroll = page.page.evaluate("[document.documentElement.scrollWidth, document.documentElement.scrollHeight]")
-        assert scroll[0] <= width
-        if height == 800:
-            assert scroll[1] <= height
-            assert page.page.evaluate(CUT_OFF, f"page-{tab}") == []
-        assert page.page.evaluate(NAMELESS) == []
-    assert page.page.evaluate(CONTRASTS) == []
-    page.close()
-
-
-def test_readable_at_200_percent(browser: Any, served: Served) -> None:
-    """A window of 1280 x 800 at 200 % is one of 640 x 400: it scrolls, but only downwards."""
-    options = {"viewport": {"width": 640, "height": 400}, "device_scale_factor": 2}
-    page = Page(browser, served.address, **options).ready()
-    for tab in ("dream", "training"):
-        page.page.click(f"#tab-{tab}")
-        page.page.wait_for_timeout(300)
-        page.screenshot(f"{tab}-200-percent")
-        assert page.page.evaluate("document.documentElement.scrollWidth") <= 640
-    page.close()
-
-
-def test_the_theme_can_be_chosen(page: Page) -> None:
-    themes = []
-    for _ in range(3):
-        page.page.click("#theme")
-        themes.append(page.page.evaluate("document.documentElement.dataset.theme"))
-    assert set(themes) == {"light", "dark"}
-
-
-CUT_OFF = """(id) => {
-  // Buttons, labels and pictures that reach beyond the window, or beyond a box that does not scroll.
-  const out = [];
-  for (const e of document.getElementById(id).querySelectorAll("button, label, canvas, h2, p, select")) {
-    if (e.closest(".scroll, .thumbs, .bars, .charts") || !e.checkVisibility()) continue;
-    const r = e.getBoundingClientRect(), card = e.closest(".card").getBoundingClientRect();
-    const inside = r.left >= card.left - 1 && r.right <= card.right + 1 && r.bottom <= card.bottom + 1;
-    if (!inside || r.bottom > innerHeight + 1) out.push(e.id || e.textContent || e.tagName);
-  }
-  return out;
-}"""
-
-NAMELESS = """() => [...document.querySelectorAll("button, a, input, select, canvas, img")].filter((e) => {
-  if (!e.checkVisibility()) return false;
-  if (e.tagName === "IMG") return e.getAttribute("alt") === null;
-  if (e.getAttribute("aria-hidden") === "true") return false;
-  const name = e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.[0]?.textContent.trim();
-  return !name;
-}).map((e) => e.outerHTML)"""
-
-CONTRASTS = """() => {
-  // WCAG: the ratio of luminances of text and ground must be at least 4.5.
-  const style = getComputedStyle(document.documentElement);
-  const light = (name) => {
-    const hex = style.getPropertyValue("--" + name).trim();
-    const [r, g, b] = [1, 3, 5].map((i) => parseInt(hex.slice(i, i + 2), 16) / 255)
-      .map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const pairs = [["text", "card"], ["text", "raised"], ["text", "ground"], ["muted", "card"], ["muted", "raised"],
-    ["on-accent", "accent"], ["dream", "card"], ["reality", "card"], ["apart", "card"], ["warn", "card"],
-    ["card", "reality"]];
-  return pairs.filter(([a, b]) => {
-    const [x, y] = [light(a), light(b)].sort((p, q) => q - p);
-    return (x + 0.05) / (y + 0.05) < 4.5;
-  });
-}"""

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from studio.clients import get
 
-from twm.commands.studio import greeting, is_loopback, listen
+from twm.commands.studio import greeting, is_loopback, listen, run_names
 from twm.config import ConfigError
 
 
@@ -53,6 +53,13 @@ def test_ports() -> None:
 def test_only_this_machine_is_loopback() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.8.0.1", "::1", "localhost", "LOCALHOST")))
     assert not any(map(is_loopback, ("0.0.0.0", "::", "192.168.0.1", "example.org", "localhost.example.org", "")))
+
+
+def test_runs_are_told_apart(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a/seed0", "b/seed0", "b/seed1")]
+    assert run_names(paths[1:]) == ["seed0", "seed1"]
+    assert run_names(paths) == ["a/seed0", "b/seed0", "b/seed1"]
+    assert run_names([paths[0]] * 2) == ["seed0 1", "seed0 2"]
 
 
 def test_greetings() -> None:

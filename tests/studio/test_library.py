@@ -10,10 +10,14 @@ import numpy as np
 import pytest
 
 from twm.config import ConfigError
-from twm.studio import library
+from twm.export import write_weights
+from twm.studio import library, starts
+from twm.studio.dream import Dream
 from twm.studio.library import Run, thin
 from twm.train import checkpoint
 from twm.train.checkpoint import CheckpointError
+from twm.train.evaluate import load_agent
+from twm.train.files import RunError
 
 
 @pytest.fixture
@@ -42,6 +46,57 @@ def test_the_newest_checkpoint_is_picked_up(copy: Path) -> None:
     assert model.step < 160  # a dream that goes on keeps its own
 
 
+def test_a_checkpoint_that_is_replaced_is_picked_up(copy: Path) -> None:
+    """As in the pretraining: the number of interactions stays, the weights do not."""
+    run = Run(copy, device="cpu")
+    assert run.refresh()
+    before = run.model()
+    assert before is not None
+    assert before.updates is not None
+    assert before.updates > 0
+    loaded = checkpoint.load_latest(copy / "checkpoints")
+    assert loaded is not None
+    state = loaded.state
+    state["counters"]["updates"] = 0
+    next(iter(state["world_model"].values())).add_(1)
+    checkpoint.save(copy / "checkpoints", 160, state)
+    assert run.refresh()
+    after = run.model()
+    assert after is not None
+    assert (after.step, after.updates) == (160, 0)
+    assert after.fingerprint() != before.fingerprint()
+    assert not run.refresh()
+    shutil.rmtree(min((copy / "checkpoints").glob("step-*")))  # an old one goes, the newest is what it was
+    assert not run.refresh()
+
+
+def test_an_export_can_be_dreamt_of(run_path: Path, tmp_path: Path) -> None:
+    agent, _, step = load_agent(run_path, device="cpu")
+    write_weights(agent, tmp_path / "weights.safetensors", step)
+    for name in ("config.json", "machine.json"):
+        shutil.copy(run_path / name, tmp_path)
+    run = Run(tmp_path, device="cpu")
+    assert run.refresh()
+    model = run.model()
+    assert model is not None
+    assert model.step == 160
+    assert run.replay() is None
+    assert not run.refresh()
+
+
+def test_the_shipped_run_dreams() -> None:
+    run = Run(library.demo_run(), device="cpu")
+    run.refresh()
+    model, replay = run.model(), run.replay()
+    assert model is not None
+    assert replay is not None
+    dream = Dream(model, starts.from_replay(model, replay, {"kind": "replay", "index": len(replay) // 2}))
+    first = dream.frames([dream.now])
+    for _ in range(5):
+        dream.step([None])
+    assert (dream.frames([dream.now]) != first).any()
+
+
 def test_a_run_that_has_only_begun(copy: Path) -> None:
     for path in (copy / "checkpoints").iterdir():
         shutil.rmtree(path)
@@ -61,6 +116,15 @@ def test_damaged_checkpoints_are_reported(copy: Path) -> None:
     for path in (copy / "checkpoints").iterdir():
         (path / "state.json").write_text("{")
     with pytest.raises(CheckpointError, match="no usable checkpoint"):
+        Run(copy, device="cpu").refresh()
+
+
+def test_weights_of_another_version_are_reported(copy: Path) -> None:
+    loaded = checkpoint.load_latest(copy / "checkpoints")
+    assert loaded is not None
+    loaded.state["world_model"].popitem()
+    checkpoint.save(copy / "checkpoints", 160, loaded.state)
+    with pytest.raises(RunError, match="do not fit this version of twm"):
         Run(copy, device="cpu").refresh()
 
 

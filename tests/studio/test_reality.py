@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 from twm.studio.dream import Model
 from twm.studio.reality import Reality, departure, difference
@@ -59,6 +60,22 @@ def test_a_start_has_as_much_context_as_attention_reaches(model: Model) -> None:
     start = Reality(model, {**ORIGIN, "steps": 42}).start
     assert start.a.shape == (3,)
     assert Reality(model, {**ORIGIN, "steps": 0}).start.a.shape == (0,)
+
+
+def test_rewards_are_those_that_the_model_sees(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model of squashed rewards predicts tanh(1) = 0.7616 for a catch: what it is compared with must be that too."""
+    origin = {**ORIGIN, "by": "random"}
+
+    def rewards() -> list[float]:
+        reality = Reality(model, origin)
+        for _ in range(20):
+            reality.step(1)
+        return reality.rewards
+
+    plain = rewards()
+    assert {abs(r) for r in plain} == {0.0, 1.0}
+    monkeypatch.setattr(model.agent.world_model.dynamics, "squash", torch.tanh)
+    np.testing.assert_allclose(rewards(), 0.761594 * np.array(plain), atol=1e-5)
 
 
 def test_after_its_end_reality_stands_still(model: Model) -> None:

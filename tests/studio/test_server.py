@@ -245,6 +245,28 @@ def test_new_checkpoints_are_announced_and_used(
         assert client.ask("again")[0]["checkpoint"] == 160
 
 
+def test_a_run_that_cannot_be_read_does_not_stop_the_others(
+    run: Run, run_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its visitor is told why, the terminal once; the watch for new checkpoints goes on."""
+    monkeypatch.setattr(server, "POLL", 0.05)
+    shutil.copytree(run_path, tmp_path / "bad")
+    for path in (tmp_path / "bad" / "checkpoints").iterdir():
+        (path / "state.json").write_text("{")
+    with serving([Run(tmp_path / "bad", device="cpu"), run]) as (_, address):
+        with visiting(address) as client:
+            assert "no usable checkpoint" in client.hello["message"]
+            until(lambda: "no usable checkpoint" in caplog.text)
+            time.sleep(0.3)
+            assert caplog.text.count("no usable checkpoint") == 1
+            (path,) = [path for path in run_path.joinpath("checkpoints").iterdir() if path.name.endswith("160")]
+            shutil.rmtree(tmp_path / "bad" / "checkpoints" / path.name)
+            shutil.copytree(path, tmp_path / "bad" / "checkpoints" / path.name)
+            assert client.receive()["checkpoint"] == 160
+        with visiting(address, "/api/dream?run=1") as client:
+            assert client.start()[0]["t"] == 0
+
+
 # --------------------------------------------------------------------------------------------------
 # Limits
 

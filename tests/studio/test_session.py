@@ -308,6 +308,17 @@ def test_a_link_from_another_checkpoint_says_so(page: Page) -> None:
     assert packet[0]["playing"] is False  # it has no steps
 
 
+def test_a_link_from_other_weights_says_so(page: Page) -> None:
+    """Another run of the game may have a checkpoint of the same step; links that do not name their weights are old."""
+    page.start()
+    recipe = page.send("recipe")[0]["recipe"]
+    assert len(page.send("follow", recipe=recipe)) == 1  # the packet alone, no notice
+    notice, _ = page.send("follow", recipe={**recipe, "weights": "0badcafe"})
+    assert "made with other weights" in notice["message"]
+    del recipe["weights"]
+    assert len(page.send("follow", recipe=recipe)) == 1
+
+
 def test_a_failing_step_pauses(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     page.start()
     page.send("play")

@@ -8,6 +8,7 @@ import ipaddress
 import secrets
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -47,7 +48,8 @@ class Studio:
         from twm.studio.library import Run, demo_run
 
         paths = self.runs or (demo_run(),)
-        runs = [Run(path, which=self.checkpoint, device=self.device) for path in paths]
+        named = zip(paths, run_names(paths))
+        runs = [Run(path, name=name, which=self.checkpoint, device=self.device) for path, name in named]
         print(f"reading {runs[0].name} …", file=sys.stderr)
         runs[0].refresh()
         token = secrets.token_urlsafe(24) if self.token or not is_loopback(self.host) else None
@@ -56,6 +58,14 @@ class Studio:
             web = server.make_server(server.Studio(runs), listener, token=token, hosts=self.allow_host)
             _limit_threads()
             web.run(sockets=[listener])
+
+
+def run_names(paths: Sequence[Path]) -> list[str]:
+    """What the page calls each run: its directory, with the ones around it where that alone would be ambiguous."""
+    parts = [path.resolve().parts for path in paths]
+    shortest = (["/".join(own[-n:]) for own in parts] for n in range(1, max(map(len, parts)) + 1))
+    names = next((names for names in shortest if len(set(names)) == len(names)), None)
+    return names or [f"{path.resolve().name} {number}" for number, path in enumerate(paths, 1)]
 
 
 def _import_server() -> Any:

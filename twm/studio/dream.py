@@ -8,6 +8,7 @@ seed and actions are the same dream: that is all a link holds.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -38,6 +39,15 @@ class Model(NamedTuple):
     agent: Agent
     config: Config
     step: int  # interactions after which they were saved
+    updates: int | None = None  # training steps behind the pretraining; None where nobody has counted
+
+    def fingerprint(self) -> str:
+        """Tells weights apart: other runs of a game have checkpoints of the same step."""
+        total = 0
+        for module in (self.agent.world_model, self.agent.policy):
+            for tensor in module.state_dict().values():
+                total = zlib.crc32(tensor.detach().cpu().contiguous().numpy().tobytes(), total)
+        return f"{total:08x}"
 
 
 class Start(NamedTuple):
@@ -211,6 +221,7 @@ class Dream:
             "version": 1,
             "env": self.model.config.env,
             "checkpoint": self.model.step,
+            "weights": self.model.fingerprint(),
             "start": self.start.origin,
             "rows": self.rows,
             "seeds": [list(seed) for seed in self.seeds],

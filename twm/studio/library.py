@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from twm.replay import FRAMES_FILE, STEPS_FILE, Replay
 from twm.storage import Column
 from twm.studio.dream import Model
 from twm.train import checkpoint, metrics
-from twm.train.evaluate import load_agent
+from twm.train.evaluate import WEIGHTS_FILE, load_agent
 from twm.train.files import RunError, read_json
 from twm.train.rundir import RunDir
 from twm.types import EnvSpec
@@ -52,7 +53,8 @@ class Run:
         self._which, self._device = which, device
         self._model: Model | None = None
         self._replay: Replay | None = None
-        self._seen: Any = None  # what the checkpoints looked like when the model was read
+        self._seen: dict[str, int] = {}  # the checkpoints that were there when the model was read
+        self._version: Any = None  # the one that it was read from
         self._metrics: tuple[Any, list[dict[str, Any]]] = (None, [])
         self._lock = threading.Lock()
 
@@ -71,38 +73,42 @@ class Run:
         """Read the newest checkpoint if there is another one than before; True if so. For a thread of its own."""
         with self._lock:
             directory = self.directory.checkpoints
-            seen = directory.stat().st_mtime_ns if directory.is_dir() else None
-            if seen is None or seen == self._seen:
+            seen = _versions(self.directory)
+            if not seen or seen == self._seen:
                 return False
             try:
                 agent, config, step = load_agent(self.directory.path, which=self._which, device=self._device)
-            except RunError:
-                if self._model is not None or _any_checkpoint(directory):
-                    raise
-                return False  # a run that has only just begun
+            except RuntimeError as error:  # torch's word for weights that do not fit
+                raise RunError(
+                    f"the checkpoints of {self.directory.path} do not fit this version of twm: open them with the one "
+                    "that made them, or train again"
+                ) from error
             self._seen = seen
-            if self._model is not None and self._model.step == step:
+            # While a run pretrains, its interactions stand still and a checkpoint is replaced under its name.
+            version = (step, seen.get(f"step-{step:09d}"))
+            if version == self._version:
                 return False
-            replay = self._open_replay(agent.spec)
-            self._model, self._replay = Model(agent, config, step), replay
+            saved = checkpoint.load_latest(directory, prefix=("replay/", "counters/")) if directory.is_dir() else None
+            updates = (
+                saved.state.get("counters", {}).get("updates") if saved is not None and saved.step == step else None
+            )
+            self._model, self._version = Model(agent, config, step, updates), version
+            self._replay = None if saved is None else self._open_replay(agent.spec, saved.state["replay"])
             return True
 
-    def _open_replay(self, spec: EnvSpec) -> Replay | None:
+    def _open_replay(self, spec: EnvSpec, saved: dict[str, Any]) -> Replay | None:
         """Read-only: the files may be a training's, or lie where nobody may write."""
         paths = [self.directory.replay / name for name in (FRAMES_FILE, STEPS_FILE)]
         if not all(path.is_file() for path in paths):
-            return None
-        loaded = checkpoint.load_latest(self.directory.checkpoints, prefix=("replay/",))
-        if loaded is None:
             return None
         try:
             frames, steps = (np.asarray(np.lib.format.open_memmap(path, mode="r")) for path in paths)
         except (OSError, ValueError):  # cut short: dreams can still begin in the real environment
             return None
-        length = min(int(loaded.state["replay"]["length"]), len(frames), len(steps))
+        length = min(int(saved["length"]), len(frames), len(steps))
         if frames.shape[1:] != spec.frame_shape:
             return None
-        visits = np.asarray(loaded.state["replay"]["visits"], np.int32)[:length]
+        visits = np.asarray(saved["visits"], np.int32)[:length]
         return Replay(spec, Column(frames), Column(steps), length, visits)
 
     # ----------------------------------------------------------------------------------------------
@@ -227,8 +233,13 @@ def thin(points: list[Point], most: int) -> list[Point]:
     return [points[i] for i in chosen]
 
 
-def _any_checkpoint(directory: Path) -> bool:
-    return any(path.name.startswith("step-") for path in directory.iterdir())
+def _versions(directory: RunDir) -> dict[str, int]:
+    """Every checkpoint, or the weights of an export, with the time it was written."""
+    found = {}
+    for path in [*directory.checkpoints.glob("step-*"), directory.path / WEIGHTS_FILE]:
+        with suppress(OSError):  # not there, or being replaced at this moment
+            found[path.name] = path.stat().st_mtime_ns
+    return found
 
 
 def _is_number(value: Any) -> bool:

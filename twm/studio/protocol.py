@@ -166,6 +166,7 @@ recipe = record(
     version=whole(1, 1),
     env=lambda value: _text(value),
     checkpoint=whole(0, 2**60),
+    weights=optional(lambda value: _text(value)),
     start=start,
     rows=whole(1, MAX_ROWS),
     seeds=list_of(row_of(_step, _seed), MAX_STEPS + 1),

@@ -102,7 +102,8 @@ class Reality:
         seen = world_model.decode(world_model.encode(o))[0].cpu().numpy()
         self.frames.append(observation[-self._newest :].copy())
         self.reconstructions.append(seen[-self._newest :].copy())
-        self.rewards.append(float(reward))
+        # As the model sees rewards, so that they can be compared with what it predicts.
+        self.rewards.append(float(world_model.dynamics.squash(torch.tensor(reward, dtype=torch.float32))))
 
     def _play_up_to_start(self) -> tuple[Start, FrameArray]:
         """Reset and play; what the last steps of the running episode were becomes the dream's context."""

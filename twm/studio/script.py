@@ -25,12 +25,15 @@ class Script:
     def remark(self) -> str | None:
         """What to tell who follows it here, if this is not where it was made."""
         recipe, model = self.recipe, self._model
-        if (model.config.env, model.step) == (recipe["env"], recipe["checkpoint"]):
-            return None
-        return (
-            f"This link was made with {recipe['env']} after {recipe['checkpoint']:,} interactions; here is "
-            f"{model.config.env} after {model.step:,}: the dream may differ."
-        )
+        made, here = (recipe["env"], recipe["checkpoint"]), (model.config.env, model.step)
+        if made != here:
+            return (
+                f"This link was made with {made[0]} after {made[1]:,} interactions; here is {here[0]} after "
+                f"{here[1]:,}: the dream may differ."
+            )
+        if recipe["weights"] not in (None, model.fingerprint()):
+            return "This link was made with other weights, of another run or an earlier time: the dream may differ."
+        return None
 
     def start(self) -> dict[str, Any]:
         """What to begin with."""

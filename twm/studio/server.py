@@ -260,6 +260,7 @@ class Studio:
 
     async def _watch(self) -> None:
         """Look for new checkpoints of the runs that someone visits."""
+        told: dict[Run, str] = {}  # what went wrong with each, told once
         while True:
             await asyncio.sleep(POLL)
             for run in {visit.run for visit in self.visits.values()}:
@@ -267,7 +268,9 @@ class Studio:
                 try:
                     changed = await self._in(self._reading, run.refresh)
                 except (RunError, OSError) as error:
-                    log.warning("%s: %s", run.name, error)
+                    if told.get(run) != str(error):
+                        log.warning("%s: %s", run.name, error)
+                    told[run] = str(error)
                     continue
                 model, replay = run.model(), run.replay()
                 news = {"type": "checkpoint", "step": model.step if model else None, "replay": len(replay or ())}

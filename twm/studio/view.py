@@ -40,6 +40,7 @@ def introduction(source: Source) -> dict[str, Any]:
         "latents": [c.latent_variables, c.latent_categories],
         "attention": {"layers": c.layers, "modalities": MODALITIES[tokens], "steps": c.sequence_length + 1},
         "discount": model.config.policy.discount,
+        "squashed": c.reward_transform == "tanh",
         "checkpoint": model.step,
         "replay": 0 if replay is None else len(replay),
         "max_rows": MAX_ROWS,
@@ -61,6 +62,7 @@ def moment(header: dict[str, Any], dream: Dream, reality: Reality | None, focus:
         "start": {key: value for key, value in dream.start.origin.items() if key not in ("z", "a", "r")},
         "seed": dream.seed,
         "checkpoint": dream.model.step,
+        "untrained": dream.model.updates == 0,  # it pretrains: pictures first, then what follows, then the policy
         "first": unsent,
         "steps": {
             "a": [m.a.tolist() for m in new],

@@ -5,6 +5,7 @@ import { Keys } from "./keys.js";
 
 const random = () => Math.floor(Math.random() * 2 ** 31);
 const HELP = [
+  ["arrows, W A S D, space", "the game's keys, as far as it has them"],
   ["P", "play or pause"], [".", "one step"], [",", "one step back"], ["R", "reset: the same start again"],
   ["N", "another future from this step on"], ["M", "who acts: you, policy, both"], ["?", "this help"],
 ];
@@ -60,7 +61,8 @@ export class Controls {
     $("stepon").disabled = $("playpause").disabled = moment.t >= moment.max_steps;
     const rows = $("rows").querySelector(`input[value="${moment.rows}"]`);
     if (rows) rows.checked = true;
-    $("real").setAttribute("aria-pressed", String(Boolean(moment.reality)));
+    $("real").classList.toggle("on", Boolean(moment.reality));
+    $("real").textContent = moment.reality ? "Compare anew" : "Compare with reality";
   }
 
   paused() {

@@ -22,8 +22,8 @@ export const whole = (number) => Number(number).toLocaleString("en");
 export function short(x) {
   if (x === 0) return "0";
   const size = Math.abs(x);
-  if (size >= 1e6) return `${(x / 1e6).toPrecision(3)}M`;
-  if (size >= 1e4) return `${(x / 1e3).toPrecision(3)}K`;
+  if (size >= 1e6) return `${Number((x / 1e6).toPrecision(3))}M`;
+  if (size >= 1e4) return `${Number((x / 1e3).toPrecision(3))}K`;
   if (size < 1e-3) return x.toExponential(1);
   return String(Number(x.toPrecision(3)));
 }

@@ -19,7 +19,7 @@ export class Films {
       ...facts.films.map((film, i) => this.#item(film.name, "film in the run directory", () => this.#play(`/api/runs/${run}/films/${i}`))),
       ...episodes.map(({ first, steps, score }) => {
         const query = new URLSearchParams({ first, stride: 1, count: Math.min(300, steps) });
-        return this.#item(`Step ${whole(first)}`, `${whole(steps)} steps, rewards ${short(score)}`, () => this.#play(`/api/runs/${run}/strip?${query}`));
+        return this.#item(`Step ${whole(first)}`, `${whole(steps)} steps, score ${short(score)}`, () => this.#play(`/api/runs/${run}/strip?${query}`));
       }),
     ];
     $("film-list").replaceChildren(...(items.length ? items : [el("li", { className: "empty" }, "No replay and no films yet.")]));

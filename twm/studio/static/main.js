@@ -22,7 +22,7 @@ const controls = new Controls(wire);
 const strip = new FilmStrip(wire);
 const share = new Share(wire);
 const training = new Training();
-let [run, dream, focus, facts] = [0, 0, 0, null];
+let [run, dream, focus, checkpoint, facts] = [0, 0, 0, 0, null];
 let following = linked().dream; // a link is followed once
 
 function status(text, kind = "") {
@@ -30,9 +30,10 @@ function status(text, kind = "") {
   $("status").className = `status ${kind}`;
 }
 
-function describe({ checkpoint, start, following: followed }) {
+function describe({ checkpoint, start, untrained, following: followed }) {
   const from = { replay: `from step ${whole(start.index ?? 0)} of the replay`, real: `from a fresh episode, seed ${start.seed}`, latents: "from a dream" };
-  return `${facts.env} after ${whole(checkpoint)} interactions, ${followed ? "following a link, " : ""}${from[start.kind]}`;
+  const model = `${facts.env} after ${whole(checkpoint)} interactions${untrained ? " (still pretraining: it knows little yet)" : ""}`;
+  return `${model}, ${followed ? "following a link, " : ""}${from[start.kind]}`;
 }
 
 wire.on("hello", async (hello) => {
@@ -43,6 +44,7 @@ wire.on("hello", async (hello) => {
   }
   facts = hello;
   dream = 0;
+  series.sum = hello.squashed ? "Σ tanh r" : "score";
   document.title = `${hello.env} · TWM studio`;
   for (const part of parts) part.build?.(part instanceof Policy ? hello.actions : hello.attention);
   latents.build(hello.latents);
@@ -68,7 +70,7 @@ wire.on("moment", (moment) => {
     dream = moment.dream;
     series.clear();
   }
-  focus = moment.focus;
+  [focus, checkpoint] = [moment.focus, moment.checkpoint];
   series.add(moment);
   stage.show(moment, series);
   for (const part of parts) part.show(moment, series);
@@ -86,7 +88,8 @@ wire.on("lost", () => status("The studio does not answer; trying again …", "er
 wire.on("checkpoint", ({ step, replay }) => {
   strip.grow(replay);
   $("update").hidden = false;
-  $("update").textContent = `Dream with checkpoint ${whole(step)}`;
+  // While a run pretrains, its interactions stand still and only the weights are newer.
+  $("update").textContent = step === checkpoint ? "Dream with newer weights" : `Dream with checkpoint ${whole(step)}`;
 });
 $("update").addEventListener("click", () => {
   $("update").hidden = true;

@@ -34,7 +34,7 @@ function extent(lines, axis, given) {
 export function lines(canvas, all, options = {}) {
   const { context: c, width, height } = fit(canvas);
   const small = Boolean(options.title);
-  const area = { left: 40, top: small ? 17 : 6, right: width - 6, bottom: height - (small ? 4 : 18) };
+  const area = { left: 40, top: small ? 20 : 6, right: width - 6, bottom: height - (small ? 4 : 18) };
   const [x0, x1] = options.x ?? extent(all, 0);
   const [y0, y1] = limits(...extent(all, 1, options.include));
   const span = Math.max(1e-12, x1 - x0);
@@ -46,7 +46,7 @@ export function lines(canvas, all, options = {}) {
   c.strokeStyle = colour("line");
   c.fillStyle = colour("muted");
   c.lineWidth = 1;
-  const step = tick(y1 - y0, (area.bottom - area.top) / (small ? 22 : 34));
+  const step = tick(y1 - y0, Math.min(7, (area.bottom - area.top) / (small ? 22 : 34)));
   for (let value = Math.ceil(y0 / step) * step; value <= y1; value += step) {
     c.beginPath();
     c.moveTo(area.left, Math.round(y(value)) + 0.5);

@@ -1,6 +1,8 @@
 // What every step of the dream has said so far: rewards, discounts, values, actions; and reality's.
 
 export class Series {
+  sum = "score"; // what the sum of the rewards is called
+
   constructor() {
     this.clear();
   }

@@ -5,6 +5,8 @@ import { $, el, paint, short } from "./dom.js";
 const CAPTION = 22; // height of a caption and its gap
 const GAP = 10;
 const BLURRED = 0.2;
+const ending = (over) => (over === null ? "" : `, over at ${over}`);
+const points = (score) => short(Number(score.toFixed(2)));
 
 export class Stage {
   #place = $("panels");
@@ -35,9 +37,10 @@ export class Stage {
       paint(panel.canvas, bytes.subarray(row * length, (row + 1) * length), size);
       panel.figure.classList.toggle("focus", row === moment.focus);
       const name = rows > 1 ? `Dream ${row + 1}` : "Dream";
-      const over = moment.ended[row] === null ? "" : `over at ${moment.ended[row]}`;
-      this.#caption(panel, name, over, `score ${short(series.score(row, t))}`);
-      panel.canvas.setAttribute("aria-label", `${name} at step ${t}, score ${short(series.score(row, t))} ${over}`);
+      const over = moment.ended[row];
+      const score = points(series.score(row, t));
+      this.#caption(panel, name, over, `${series.sum} `, score);
+      panel.canvas.setAttribute("aria-label", `${name} at step ${t}, ${series.sum} ${score}${ending(over)}`);
     }
     if (reality) this.#showReality(moment, series, bytes.subarray(0, length), size);
   }
@@ -45,36 +48,42 @@ export class Stage {
   #showReality({ parts, rows, t, reality }, series, dreamt, size) {
     const [real, apart] = this.#panels.slice(rows);
     paint(real.canvas, parts.real.bytes, size);
-    const over = reality.ended === null ? "" : `over at ${reality.ended}`;
-    this.#caption(real, "Reality", over, `score ${short(series.realScore(t))}`);
-    real.canvas.setAttribute("aria-label", `Reality at step ${t}, score ${short(series.realScore(t))} ${over}`);
+    const score = points(series.realScore(t));
+    this.#caption(real, "Reality", reality.ended, `${series.sum} `, score);
+    real.canvas.setAttribute("aria-label", `Reality at step ${t}, ${series.sum} ${score}${ending(reality.ended)}`);
     paint(apart.canvas, dreamt.map((value, i) => Math.abs(value - parts.real.bytes[i])), size);
     // Where even the decoder's own picture of reality is far off, nothing can be said about the dream.
-    const together = series.floor[t] > BLURRED ? "decoder too blurred" : "still together";
-    const left = reality.left === null || reality.left > t ? together : `left at ${reality.left}`;
-    this.#caption(apart, "Difference", "", `${short(series.difference[t] ?? 0)} · ${left}`);
-    apart.canvas.setAttribute("aria-label", `Difference of dream and reality at step ${t}: ${left}`);
+    const together = series.floor[t] > BLURRED ? ["decoder ", "blurred"] : ["still ", "together"];
+    const left = reality.left === null || reality.left > t ? together : ["", `left at ${reality.left}`];
+    this.#caption(apart, "Difference", null, `${short(series.difference[t] ?? 0)} · ${left[0]}`, left[1]);
+    apart.canvas.setAttribute("aria-label", `Difference of dream and reality at step ${t}: ${left.join("")}`);
   }
 
   #build(kinds) {
     this.#panels = kinds.map((kind, row) => {
       const canvas = el("canvas", { role: "img" });
-      const [name, over, facts] = [el("b"), el("span", { className: "over" }), el("span", { className: "numbers" })];
+      const [name, over, extra, fact] = [el("b"), el("span", { className: "over" }), el("span", { className: "extra" }), el("span")];
+      const facts = el("span", { className: "numbers" }, extra, fact);
       const figure = el("figure", { className: `panel ${kind}` }, canvas, el("figcaption", {}, name, over, facts));
-      if (kind === "dream") {
+      if (kind === "dream" && kinds[1] === "dream") {
         canvas.title = "Look inside this dream";
+        canvas.tabIndex = 0;
+        canvas.setAttribute("role", "button");
         canvas.addEventListener("click", () => this.#onFocus(row));
+        canvas.addEventListener("keydown", ({ key }) => key === "Enter" && this.#onFocus(row));
       }
-      return { kind, figure, canvas, name, over, facts };
+      return { kind, figure, canvas, name, over, extra, fact };
     });
     this.#place.replaceChildren(...this.#panels.map((panel) => panel.figure));
     this.#layout();
   }
 
-  #caption(panel, name, over, facts) {
+  /** `extra` is left out below small pictures. */
+  #caption(panel, name, over, extra, fact) {
     panel.name.textContent = name;
-    panel.over.textContent = over;
-    panel.facts.textContent = facts;
+    panel.over.replaceChildren(...(over === null ? [] : ["over ", el("span", { className: "extra" }, "at "), String(over)]));
+    panel.extra.textContent = extra;
+    panel.fact.textContent = fact;
   }
 
   /** The number of columns that lets the squares be largest. */

@@ -8,6 +8,8 @@ import { tabs } from "./tabs.js";
 const EVERY = 2000; // milliseconds between looks
 const FIRST = ["eval/score_mean", "episode/score", "loss/decoder", "loss/latent", "loss/reward", "policy/value", "policy/entropy"];
 const MOST = 6; // curves chosen at the beginning
+const [SHAPE, NARROWEST] = [1.5, 260]; // width of a chart by its height; pixels
+const ONE_SCREEN = matchMedia("(min-width: 1100px) and (min-height: 680px)");
 
 export class Training {
   #runs = [];
@@ -29,8 +31,8 @@ export class Training {
       this.#drawAll();
     });
     $("axis").addEventListener("change", () => this.#drawAll());
-    const draw = lazily(() => this.#drawVisits());
-    redrawn($("visits"), draw);
+    redrawn($("visits"), lazily(() => this.#drawVisits()));
+    redrawn($("charts"), lazily(() => this.#arrange()));
     setInterval(() => this.refresh(), EVERY);
   }
 
@@ -140,7 +142,18 @@ export class Training {
       canvas.addEventListener("mousemove", ({ offsetX }) => ((chart.hover = offsetX), this.#draw(key)));
       canvas.addEventListener("mouseleave", () => ((chart.hover = null), this.#draw(key)));
     }
+    this.#arrange();
     this.#drawAll();
+  }
+
+  /** Where the page is one screen: as many columns as make the charts largest. Elsewhere the stylesheet decides. */
+  #arrange() {
+    const { clientWidth: width, clientHeight: height } = $("charts");
+    const count = this.#charts.size;
+    const size = (columns) => Math.min(width / columns / SHAPE, height / Math.ceil(count / columns));
+    const columns = Array.from({ length: Math.max(1, Math.floor(width / NARROWEST)) }, (_, i) => i + 1);
+    const best = columns.reduce((a, b) => (size(b) > size(a) ? b : a));
+    $("charts").style.gridTemplateColumns = ONE_SCREEN.matches && count ? `repeat(${best}, minmax(0, 1fr))` : "";
   }
 
   #drawAll() {
@@ -150,10 +163,10 @@ export class Training {
   #draw(key) {
     const chart = this.#charts.get(key);
     if (!chart || !chart.canvas.isConnected || !chart.canvas.clientHeight) return;
-    const byTime = $("axis").value === "time";
+    const byTime = $("axis").value === "time" || [...this.#curves.values()].every((curves) => standsStill(curves[key] ?? []));
     const all = [...this.#curves].flatMap(([run, curves]) => {
       const raw = (curves[key] ?? []).map(([interactions, seconds, value]) => [byTime ? seconds / 60 : interactions, value]);
-      const points = smooth(raw, Number($("smoothing").value));
+      const points = smooth(byTime ? raw : lastOfEach(raw), Number($("smoothing").value));
       return points.length ? [{ run, points, colour: this.#swatch(run), dots: points.length < 40 }] : [];
     });
     const from = chart.scale;
@@ -166,14 +179,14 @@ export class Training {
       return `${short(value)}${hovered === undefined ? "" : ` at ${short(at)}`}`;
     });
     chart.value.textContent = values.join(" · ") || "no values";
-    chart.canvas.setAttribute("aria-label", `Curve of ${key} over interactions; newest: ${values.join(", ") || "none"}`);
+    chart.canvas.setAttribute("aria-label", `Curve of ${key} over ${byTime ? "minutes" : "interactions"}; newest: ${values.join(", ") || "none"}`);
   }
 
   #drawVisits() {
     const { edges, means, entries = 0, total = 0 } = this.#visits;
     if (!$("visits").clientHeight) return;
-    bars($("visits"), edges, means, "entry");
-    $("visits-note").textContent = entries ? `${whole(total)} over ${whole(entries)} entries` : "no replay";
+    bars($("visits"), edges, means, "entries");
+    $("visits-note").textContent = !entries ? "no replay" : total ? `${whole(total)} over ${whole(entries)} entries` : "nothing sampled yet";
     $("visits").setAttribute("aria-label", `Histogram of sampling visits: ${$("visits-note").textContent}`);
   }
 
@@ -212,6 +225,12 @@ export class Training {
     for (const row of $("option-rows").children) row.hidden = !row.textContent.toLowerCase().includes(filter);
   }
 }
+
+/** While a run pretrains, its interactions stand still: its curves are drawn over time until they go on. */
+const standsStill = (points) => points.length > 1 && points.every(([interactions]) => interactions === points[0][0]);
+
+/** Of points with the same x the last: what came before it is the pretraining, which only time spreads out. */
+const lastOfEach = (points) => points.filter(([x], i) => x !== points[i + 1]?.[0]);
 
 /** Exponential average; `weight` is that of the past. The first values are not pulled towards 0. */
 function smooth(points, weight) {
