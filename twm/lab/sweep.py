@@ -180,13 +180,16 @@ def _ray(address: str | None) -> Iterator[Any]:
         settings |= {"include_dashboard": False}
         what, remedy = "cannot start Ray on this machine", "`ray stop` ends what an earlier one left"
     else:
-        _refuse_unreachable(str(address))
+        _refuse_unreachable(ray, str(address))
         settings |= {"address": address}
         what = f"cannot reach a Ray cluster at {address}"
-        remedy = "start one with `ray start --head`, check the address, or leave --address out to run here"
+        remedy = (
+            "start one with `ray start --head`, check the address, give RAY_AUTH_MODE=token where it asks for a token, "
+            "or leave --address out to run here"
+        )
     try:
         ray.init(**settings)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ConfigError(f"{what}: {(str(error).splitlines() or [type(error).__name__])[0]}; {remedy}") from error
     try:
         yield ray
@@ -194,11 +197,13 @@ def _ray(address: str | None) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _refuse_unreachable(address: str) -> None:
+def _refuse_unreachable(ray: Any, address: str) -> None:
     """Ray itself retries for minutes; a port that nobody listens on can be told at once."""
     if address == "auto" or "://" in address:
         return
     host, _, port = address.rpartition(":")
+    if host in ("localhost", "127.0.0.1"):  # a head node listens at the machine's own address, and Ray means that
+        host = ray.util.get_node_ip_address()
     try:
         socket.create_connection((host, int(port)), timeout=5).close()
     except (OSError, ValueError) as error:
