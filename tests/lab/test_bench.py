@@ -15,6 +15,7 @@ NAMES = {
     "imagination",
     "imagination_vanilla",
     "policy_update",
+    "update",
     "act_z",
     "act_z_torch",
     "act_zh",

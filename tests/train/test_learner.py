@@ -16,7 +16,7 @@ from torch import Tensor
 
 from twm.config import Config, preset, with_options
 from twm.train.learner import Learner, training
-from twm.types import Batch, EnvSpec, Transitions
+from twm.types import Batch, Dream, EnvSpec, Starts, Transitions
 
 ENDS = {"terminated": [(0, 2), (1, 0)], "truncated": [(1, 3), (2, 0)]}
 
@@ -129,13 +129,14 @@ def test_bf16_learns_without_losing_precision_where_it_matters() -> None:
     config = small(precision="bf16", world_model__reward_head="two-hot", policy__critic_head="two-hot")
     learner, batch = make(config, image_spec()), experience(config, image_spec())
     seen: list[torch.dtype] = []
-    improve = learner.improve_policy
-    learner.improve_policy = lambda dream: (
-        seen.extend(  # type: ignore[method-assign]
-            x.dtype for x in (dream.logits, dream.values, dream.r, dream.gamma)
-        )
-        or improve(dream)
-    )
+    dream = learner.dream
+
+    def watched(starts: Starts) -> Dream:
+        result = dream(starts)
+        seen.extend(x.dtype for x in (result.logits, result.values, result.r, result.gamma))
+        return result
+
+    learner.dream = watched  # type: ignore[method-assign]
     for _ in range(3):
         facts = learner.update(batch)
         assert all(torch.isfinite(x).all() for x in facts.values())
@@ -258,6 +259,26 @@ def test_the_same_seed_gives_the_same_update() -> None:
         results.append((weights(learner), facts))
     assert changed(results[0][0], results[1][0]) == set()
     assert all(torch.equal(results[0][1][name], results[1][1][name]) for name in results[0][1])
+
+
+def test_threads_work_side_by_side_and_change_nothing() -> None:
+    """World model and dreams at once, dreams in blocks: bit for bit the same again, and equal to one thread's."""
+    config = small(policy__batch_size=70, policy__slow_critic=0.1, policy__advantage_scale="percentile")
+    results = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 2):
+            torch.set_num_threads(threads)
+            learner = make(config, image_spec())
+            torch.manual_seed(7)
+            learner.update(experience(config, image_spec()))
+            results.append(weights(learner))
+    finally:
+        torch.set_num_threads(before)
+    one, two, again = results
+    assert changed(two, again) == set()
+    for name, weight in one.items():
+        torch.testing.assert_close(weight, two[name], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,8 @@ def _training_parts(
 
     timed = clock.time(vanilla_dream, dreamed // part, warm_up=False, repeats=(clock.repeats + 1) // 2)
     report("imagination_vanilla", {**timed, "seconds": timed["seconds"] * part})
-    report("policy_update", clock.time(learner.improve_policy, dreamed, prepare=dream, warm_up=not clock.quick))
+    report("policy_update", clock.time(learner.update_policy, dreamed, prepare=dream, warm_up=not clock.quick))
+    report("update", clock.time(lambda: learner.update(batch), samples + dreamed, warm_up=False))
 
 
 def _acting_parts(config: Config, spec: EnvSpec, device: torch.device, clock: Clock, report: Report) -> None:
@@ -195,7 +196,7 @@ def counted_gflop(config: Config, spec: EnvSpec) -> dict[str, float]:
     with plain_only():
         model, (_, pool) = _count(lambda: learner.update_world_model(batch))
         dreaming, dream = _count(lambda: imagine(learner.world_model, learner.policy, pool, dreams, H))
-        improving, _ = _count(lambda: learner.improve_policy(dream))
+        improving, _ = _count(lambda: learner.update_policy(dream))
         acting, _ = _count(lambda: learner.agent.act(sequences.o[0, 0]))
     by_rows, by_dreams = config.world_model.batch_size / rows, config.policy.batch_size / dreams
     return {
@@ -326,9 +327,7 @@ def table(result: dict[str, Any]) -> str:
     for name, part in parts.items():
         share = f"{part['of_peak']:.0%}" if "of_peak" in part else ""
         lines.append(f"{name:<22}{part['seconds']:>10.4f}{part['per_second']:>14,.1f}{part['units']:>10.1f}{share:>9}")
-    update = sum(parts[name]["seconds"] for name in ("world_model_update", "imagination", "policy_update"))
     ratio = parts["imagination_vanilla"]["seconds"] / parts["imagination"]["seconds"]
-    lines.append(f"a whole update: {update:.3f} s = {update * machine['gflops']:,.0f} units")
     lines.append(f"imagination: cached {ratio:.2f}x as fast as the vanilla transformer")
     lines.append(f"start-up: help {result['startup']['help']:.2f} s, import {result['startup']['import']:.2f} s")
     lines.append(f"peak memory: {result['peak_memory_mb']:,.0f} MB")
