@@ -50,10 +50,11 @@ def imagine(world_model: WorldModel, policy: ActorCritic, pool: Starts, M: int, 
         return _dream(world_model, policy, pool, Draws(*(x[rows] for x in draws)))
 
     blocks = in_blocks(M, SMALLEST_BLOCK if split else M, dream)
-    whole = Dream(*(torch.cat(x).detach() for x in zip(*(block[:-1] for block in blocks))))
-    whole.logits.requires_grad_()
-    whole.values.requires_grad_()
-    return whole._replace(graphs=tuple((block.logits, block.values[:, :-1]) for block in blocks))
+    names = [name for name in Dream._fields if name != "graphs"]
+    whole = {name: torch.cat([getattr(block, name) for block in blocks]).detach() for name in names}
+    whole["logits"].requires_grad_()
+    whole["values"].requires_grad_()
+    return Dream(**whole, graphs=tuple((block.logits, block.values[:, :-1]) for block in blocks))
 
 
 def _dream(world_model: WorldModel, policy: ActorCritic, pool: Starts, draws: Draws) -> Dream:
