@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+from PIL import Image
 from small import image_spec, vector_spec
 
 from twm.analysis import trajectories
@@ -47,6 +50,20 @@ def test_actions_and_rewards_must_fit_the_frames(actions: list[str], rewards: li
 def test_every_0th_frame_is_refused() -> None:
     with pytest.raises(ConfigError, match="n at least 1, got 0"):
         trajectories.strip("real", frames(2), ["a"], [0], every=0)
+
+
+def test_a_moving_picture_shows_the_strips_side_by_side(tmp_path: Path) -> None:
+    """As many pictures as the shorter strip has frames; left and right of the gap lie the frames, enlarged."""
+    left = trajectories.strip("real", frames(5) * 50, ["up"] * 4, np.ones(4))
+    right = trajectories.strip("dream", 255 - frames(4) * 50, ["up"] * 3, np.zeros(3))
+    path = trajectories.save_film([left, right], tmp_path / "new" / "film.gif", scale=4)
+    with Image.open(path) as film:
+        assert film.n_frames == 4
+        film.seek(3)
+        picture = np.asarray(film.convert("RGB"))
+    assert picture.shape == (20 + 16, 16 + 8 + 16, 3)
+    assert abs(int(picture[25, 8, 0]) - 150) < 8
+    assert abs(int(picture[25, 30, 0]) - 105) < 8
 
 
 def test_rows_of_a_film() -> None:

@@ -22,6 +22,7 @@ from twm.train.files import write_json
 from twm.world_model.open_loop import Context, Rollout
 
 FILM_STEPS = 15
+MOVING_STEPS, MOVING_FILE = 50, "imagined-beside-real.gif"
 STOCHASTIC_STEPS, STOCHASTIC_EVERY = 45, 3
 LONG_STEPS, LONG_EVERY, LONG_CANDIDATES = 230, 5, 8
 STACK_STEPS = (1, 4, 8, 12, 15)
@@ -85,12 +86,19 @@ def film_section(writer: Writer, specimen: Specimen) -> Section:
         for each in real_and_dream(specimen, *place):
             strips.append(trajectories.relabel(each, f"{each.label} {number}"))
             rows += strip_table(strips[-1])
+    moving = trajectories.save_film(real_and_dream(specimen, *places[0], MOVING_STEPS), writer.out_dir / MOVING_FILE)
     text = (
         "Above each frame: the action taken on it and the reward that followed. The dream starts from the encoded "
-        "first frame, takes the same actions and sees nothing else. The moments shown are those with the most rewards "
-        "among fresh episodes of the policy."
+        f"first frame, takes the same actions and sees nothing else. {_scale_of_rewards(specimen)}The moments shown are "
+        f"those with the most rewards among fresh episodes of the policy. {moving.name} shows the first as a moving picture of "
+        f"up to {MOVING_STEPS} steps."
     )
     return writer.section("Imagined beside real", text, rows, trajectories.film_figure(strips))
+
+
+def _scale_of_rewards(specimen: Specimen) -> str:
+    squashed = specimen.config.world_model.reward_transform == "tanh"
+    return "Rewards are shown as the model sees them, tanh(r). " if squashed else ""
 
 
 def real_and_dream(specimen: Specimen, number: int, start: int, steps: int = FILM_STEPS) -> tuple[Strip, Strip]:
@@ -102,7 +110,8 @@ def real_and_dream(specimen: Specimen, number: int, start: int, steps: int = FIL
     window = slice(start, start + steps)
     names = specimen.action_names(episode.a[window])
     frames = trajectories.pictures(episode.o[start : start + steps + 1], agent.spec)
-    real = trajectories.strip("real", frames, names, episode.r[window])
+    rewards = agent.world_model.dynamics.squash(torch.as_tensor(episode.r[window]))  # on the scale of the dream's
+    real = trajectories.strip("real", frames, names, rewards.numpy())
     rollout = _dream_on(specimen, episode, [start], steps)
     frames = trajectories.pictures(dreaming.decode(agent.world_model, rollout.z[0]), agent.spec)
     return real, trajectories.strip("dream", frames, names, rollout.r[0].cpu().numpy())

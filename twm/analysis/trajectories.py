@@ -10,12 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
+from PIL import Image, ImageDraw
 
 from twm.analysis import style
 from twm.config import ConfigError
@@ -74,6 +76,26 @@ def strip(
 def relabel(strip: Strip, label: str) -> Strip:
     """The same strip under another name."""
     return replace(strip, label=label)
+
+
+def save_film(strips: Sequence[Strip], path: Path, *, scale: int = 4, frames_per_second: int = 8) -> Path:
+    """The strips side by side as a moving picture (GIF), each with its label and the rewards so far above it."""
+    caption, gap = 20, 8
+    height, width = (scale * n for n in strips[0].frames.shape[1:3])
+    images = []
+    for i in range(min(len(each.frames) for each in strips)):
+        image = Image.new("RGB", (len(strips) * (width + gap) - gap, caption + height), "white")
+        draw = ImageDraw.Draw(image)
+        for column, each in enumerate(strips):
+            x = column * (width + gap)
+            draw.text((x + 4, 4), f"{each.label}   rewards {reward_text(float(each.rewards[:i].sum()))}", "black")
+            image.paste(Image.fromarray(each.frames[i]).resize((width, height), Image.Resampling.NEAREST), (x, caption))
+        images.append(image.quantize(64))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    images[0].save(
+        path, save_all=True, append_images=images[1:], duration=1000 // frames_per_second, loop=0, optimize=True
+    )
+    return path
 
 
 def pictures(o: FrameArray, spec: EnvSpec) -> Pictures:
