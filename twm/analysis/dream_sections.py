@@ -89,9 +89,9 @@ def film_section(writer: Writer, specimen: Specimen) -> Section:
     moving = trajectories.save_film(real_and_dream(specimen, *places[0], MOVING_STEPS), writer.out_dir / MOVING_FILE)
     text = (
         "Above each frame: the action taken on it and the reward that followed. The dream starts from the encoded "
-        f"first frame, takes the same actions and sees nothing else. {_scale_of_rewards(specimen)}The moments shown are "
-        f"those with the most rewards among fresh episodes of the policy. {moving.name} shows the first as a moving picture of "
-        f"up to {MOVING_STEPS} steps."
+        f"first frame, takes the same actions and sees nothing else. {_scale_of_rewards(specimen)}The moments shown "
+        "are those with the most rewards among fresh episodes of the policy. "
+        f"{moving.name} shows the first as a moving picture of up to {MOVING_STEPS} steps."
     )
     return writer.section("Imagined beside real", text, rows, trajectories.film_figure(strips))
 
