@@ -46,7 +46,7 @@ def test_the_observation_model_reconstructs(encoder: str) -> None:
         world_model__latent_variables=16,
         world_model__latent_categories=8,
         world_model__entropy_coef=0.0,
-        world_model__observation_lr=8e-3,
+        world_model__observation_lr=4e-3,
     )
     learner = Learner(config, image_spec(), CPU)
     o = pictures(20).view(4, 5, 2, 16, 16)
