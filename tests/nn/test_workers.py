@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from twm.nn.workers import alone, in_blocks, meanwhile, over_chunks
+from twm.nn.workers import alone, in_blocks, over_chunks
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -65,22 +65,3 @@ def test_blocks_keep_the_callers_gradient_mode(threads: int) -> None:
     assert all(in_blocks(9, 1, lambda _: torch.is_grad_enabled()))
     with torch.no_grad():
         assert not any(in_blocks(9, 1, lambda _: torch.is_grad_enabled()))
-
-
-def test_meanwhile_ends_before_what_follows(threads: int) -> None:
-    done: list[str] = []
-    with meanwhile(lambda: done.append("work")):
-        pass
-    assert done == ["work"]
-    with meanwhile(lambda: done.append("before"), beside=False):
-        assert done[-1] == "before"
-    assert torch.get_num_threads() == threads
-
-
-def test_meanwhile_passes_errors_on(threads: int) -> None:
-    done: list[str] = []
-    with pytest.raises(ZeroDivisionError), meanwhile(lambda: 1 // 0):
-        pass
-    with pytest.raises(KeyError), meanwhile(lambda: done.append("work")):
-        raise KeyError
-    assert done == ["work"]

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import torch
@@ -24,7 +23,7 @@ MAX_WORKERS = 8
 # Shares for each thread: more even out cores of unequal speed, but each has partial sums of its own.
 SHARES = 4
 
-_pools: dict[tuple[int, int, int], ThreadPoolExecutor] = {}
+_pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 _lock = threading.Lock()
 
 
@@ -78,39 +77,22 @@ def alone(work: Callable[[], Result]) -> Result:
     return work() if threads == 1 else _pool(threads).submit(work).result()
 
 
-@contextmanager
-def meanwhile(work: Callable[[], object], *, beside: bool = True) -> Iterator[None]:
-    """Run ``work`` beside the body, on a thread of its own; with a single thread, or if told to, before it."""
-    if _threads() == 1 or not beside:
-        work()
-        yield
-        return
-    future = _pool(1, each=1).submit(work)
-    try:
-        yield
-    finally:
-        wait([future])  # it must not go on behind the back of whoever handles an error of the body
-    future.result()
-
-
 def _threads() -> int:
     return min(torch.get_num_threads(), MAX_WORKERS)
 
 
-def _pool(threads: int, each: int = 0) -> ThreadPoolExecutor:
-    """The pool of so many threads, started once in each process (a fork does not inherit threads).
-
-    Operations on them run on ``each`` threads of PyTorch's; 0: those there are, divided evenly.
-    """
-    key = (os.getpid(), threads, each)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """The pool of so many threads, started once in each process (a fork does not inherit threads)."""
+    key = (os.getpid(), threads)
     with _lock:
         if key not in _pools:
-            _pools[key] = _start(threads, each or max(torch.get_num_threads() // threads, 1))
+            _pools[key] = _start(threads)
         return _pools[key]
 
 
-def _start(threads: int, each: int) -> ThreadPoolExecutor:
+def _start(threads: int) -> ThreadPoolExecutor:
     started = threading.Barrier(threads + 1)
+    each = max(torch.get_num_threads() // threads, 1)
 
     def initialise() -> None:
         # Set for this thread once it has been asked for; until then, for all threads to come (undone below).

@@ -12,9 +12,8 @@ from torch import Tensor
 from twm.agent import build
 from twm.config import Config
 from twm.imagination import imagine
-from twm.nn.workers import meanwhile
 from twm.types import Batch, Dream, EnvSpec, Starts, Transitions
-from twm.world_model.world_model import Terms, WorldModel
+from twm.world_model.world_model import WorldModel
 
 Facts = dict[str, Tensor]  # what an update reports: 0-d tensors, not yet synchronised with the host
 
@@ -38,25 +37,20 @@ class Learner:
     # Updates
 
     def update(self, batch: Batch) -> Facts:
-        """World model and policy on one batch (paper, Algorithm 1).
-
-        The policy dreams in the world model as it was before this update. So the two need nothing of each other, and
-        on a CPU the world model's backward pass runs beside the dreams.
-        """
-        terms, starts, total = self._world_model_losses(batch)
-        with meanwhile(total.backward, beside=self.device.type == "cpu"):
-            facts = self._policy_gradients(self.dream(starts))
-        return self._step_world_model(terms) | self._step_policy(facts)
+        """World model, then policy on dreams from its states (paper, Algorithm 1)."""
+        facts, starts = self.update_world_model(batch)
+        return facts | self.update_policy(self.dream(starts))
 
     def update_world_model(self, batch: Batch) -> tuple[Facts, Starts]:
         """Both models on one batch (paper, Algorithm 1, left)."""
-        terms, starts, total = self._world_model_losses(batch)
+        with training(self.world_model), self._autocast():
+            terms, starts = self._losses(batch)
+            total = self.world_model.total(terms)
         total.backward()
-        return self._step_world_model(terms), starts
-
-    def update_policy(self, dream: Dream) -> Facts:
-        """Actor and critic on one dream, which carries their forward passes (paper, Algorithm 1, right)."""
-        return self._step_policy(self._policy_gradients(dream))
+        facts = {f"loss/{name}": term.detach() for name, term in terms.items()}
+        for name in ("observation", "dynamics"):
+            facts[f"grad/{name}"] = self.optimisers[name].step()
+        return facts, starts
 
     def dream(self, starts: Starts) -> Dream:
         """As many and as long as the policy's update asks for."""
@@ -64,31 +58,18 @@ class Learner:
         with self._autocast():
             return imagine(self.world_model, self.policy, starts, c.batch_size, c.horizon)
 
-    def _world_model_losses(self, batch: Batch) -> tuple[Terms[Tensor], Starts, Tensor]:
-        with training(self.world_model), self._autocast():
-            terms, starts = self._losses(batch)
-            return terms, starts, self.world_model.total(terms)
-
-    def _step_world_model(self, terms: Terms[Tensor]) -> Facts:
-        facts = {f"loss/{name}": term.detach() for name, term in terms.items()}
-        for name in ("observation", "dynamics"):
-            facts[f"grad/{name}"] = self.optimisers[name].step()
-        return facts
-
-    def _policy_gradients(self, dream: Dream) -> Facts:
+    def update_policy(self, dream: Dream) -> Facts:
+        """Actor and critic on one dream, which carries their forward passes (paper, Algorithm 1, right)."""
         with self._autocast():
             losses, seen = self.policy.losses(dream)
             total = self.policy.total(losses)
         self.policy.backward(total, dream)
         facts = {f"loss/policy_{name}": term.detach() for name, term in losses._asdict().items()}
         facts |= {f"policy/{name}": value for name, value in seen._asdict().items()}
-        return facts | {"dream/reward": dream.r.mean(), "dream/ended": dream.ended.float().mean()}
-
-    def _step_policy(self, facts: Facts) -> Facts:
         for name in ("actor", "critic"):
             facts[f"grad/{name}"] = self.optimisers[name].step()
         self.policy.after_update()
-        return facts
+        return facts | {"dream/reward": dream.r.mean(), "dream/ended": dream.ended.float().mean()}
 
     # ----------------------------------------------------------------------------------------------
     # Pretraining: each part alone
