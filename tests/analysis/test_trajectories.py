@@ -56,7 +56,7 @@ def test_a_moving_picture_shows_the_strips_side_by_side(tmp_path: Path) -> None:
     """As many pictures as the shorter strip has frames; left and right of the gap lie the frames, enlarged."""
     left = trajectories.strip("real", frames(5) * 50, ["up"] * 4, np.ones(4))
     right = trajectories.strip("dream", 255 - frames(4) * 50, ["up"] * 3, np.zeros(3))
-    path = trajectories.save_film([left, right], tmp_path / "new" / "film.gif", scale=4)
+    path = trajectories.save_film([left, right], tmp_path / "new" / "film.gif", side=16)
     with Image.open(path) as film:
         assert film.n_frames == 4
         film.seek(3)

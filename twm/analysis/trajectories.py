@@ -78,9 +78,13 @@ def relabel(strip: Strip, label: str) -> Strip:
     return replace(strip, label=label)
 
 
-def save_film(strips: Sequence[Strip], path: Path, *, scale: int = 4, frames_per_second: int = 8) -> Path:
-    """The strips side by side as a moving picture (GIF), each with its label and the rewards so far above it."""
+def save_film(strips: Sequence[Strip], path: Path, *, side: int = 256, frames_per_second: int = 8) -> Path:
+    """The strips side by side as a moving picture (GIF), each with its label and the rewards so far above it.
+
+    Frames are enlarged to about ``side`` pixels.
+    """
     caption, gap = 20, 8
+    scale = max(side // strips[0].frames.shape[2], 1)
     height, width = (scale * n for n in strips[0].frames.shape[1:3])
     images = []
     for i in range(min(len(each.frames) for each in strips)):
