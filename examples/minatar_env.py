@@ -1,6 +1,6 @@
 """MinAtar as pictures: pip install MinAtar, then in this directory
 
-twm train --preset tiny --env minatar_env:breakout --env-options.gray False --out runs/minatar
+twm train --preset tiny --env minatar_env:breakout --env-options.no-gray --out runs/minatar
 """
 
 from typing import Any
