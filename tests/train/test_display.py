@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import select
 import subprocess
 import sys
 
@@ -121,7 +122,12 @@ def test_live_in_a_real_terminal(capsys: pytest.CaptureFixture[str], monkeypatch
         display.note("[saved]")
         display.close()
         terminal.flush()
-        shown = os.read(master, 1 << 16).decode()
+        written = b""
+        while select.select([master], [], [], 0.5)[
+            0
+        ]:  # a read gives 4 KiB at most, and a slow machine draws more often
+            written += os.read(master, 1 << 16)
+        shown = written.decode()
     os.close(master)
     assert capsys.readouterr().out == "result\n"
     assert "\x1b[?25l" in shown
