@@ -125,7 +125,7 @@ def test_live_in_a_real_terminal(capsys: pytest.CaptureFixture[str], monkeypatch
         written = b""
         while select.select([master], [], [], 0.5)[
             0
-        ]:  # a read gives 4 KiB at most, and a slow machine draws more often
+        ]:  # a read gives 4 KiB at most
             written += os.read(master, 1 << 16)
         shown = written.decode()
     os.close(master)
