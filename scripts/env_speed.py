@@ -106,7 +106,7 @@ def main() -> None:
 
     cores = len(os.sched_getaffinity(0))
     envs = [make_env(options.game, EnvConfig(), training=False) for _ in range(ENVS_PER_CORE * cores)]
-    with VectorEnv(envs, workers=cores - 1) as vector:
+    with VectorEnv(envs, cores=cores) as vector:
         turns = {
             "gymnasium": (gymnasium_steps(options.game), options.steps),
             "one of ours": (own_steps(options.game), options.steps),

@@ -69,9 +69,9 @@ class WorldModelConfig:
     channels: int = 48
     """Channels of the encoder's first layer; doubled at each further one."""
     encoder_units: int = 512
-    """Width of the encoder's fully connected layers (vector observations: of the whole encoder and decoder)."""
+    """Width of the fully connected layers: the encoder's (conv), the decoder's (patch), both (vector observations)."""
     encoder_layers: int = 2
-    """Fully connected hidden layers after the convolutions."""
+    """Fully connected hidden layers after the convolutions (conv), or in all (vector observations)."""
     latent_variables: int = 32
     """Categorical variables in a latent state z."""
     latent_categories: int = 32
@@ -233,7 +233,7 @@ class Config:
     compile: bool = False
     """torch.compile for the models' forward passes."""
     threads: int = 0
-    """CPU threads; 0 takes all cores. Part of what makes a run repeat bit for bit."""
+    """CPU cores for training and evaluation; 0 takes all. Part of what makes a run repeat bit for bit."""
     env_options: EnvConfig = field(default_factory=EnvConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     world_model: WorldModelConfig = field(default_factory=WorldModelConfig)
@@ -267,6 +267,7 @@ def preset(name: Preset) -> Config:
 def _cpu() -> Config:
     """Real Atari on two cores within two hours: smaller networks, later ideas (docs/lab-book.md)."""
     return Config(
+        env_options=EnvConfig(stack=2),
         replay=ReplayConfig(temperature=2.0),
         world_model=WorldModelConfig(
             batch_size=16,
@@ -277,6 +278,7 @@ def _cpu() -> Config:
             latent_categories=16,
             tokens="one",
             embedding="silu",
+            rewards_in_input=False,
             layers=3,
             width=128,
             feedforward=512,

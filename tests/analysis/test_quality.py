@@ -64,7 +64,8 @@ def test_starts_and_errors_against_a_plain_loop() -> None:
                     r_hat.append(float(dream.r[0, k - 1]))
                 if t + k < len(episode):
                     with torch.no_grad():
-                        decoded = model.observation.decode(torch.stack([dream.z[0, k], z[t + k]]))[:, -1]
+                        decoded = model.observation.decode(torch.stack([dream.z[0, k], z[t + k]]))
+                        decoded = model.observation.arrange(decoded)[:, -1]
                     pictures = decoded.clamp(0, 1).double().numpy()
                     guess.append(((pictures[0] - newest[t + k]) ** 2).mean())
                     reconstruction.append(((pictures[1] - newest[t + k]) ** 2).mean())

@@ -16,10 +16,10 @@ def make(name: str, count: int, **options: Any) -> list[Env]:
     return [make_env(name, EnvConfig(**{"size": 16, "stack": 2, **options}), training=False) for _ in range(count)]
 
 
-def check_against_each_alone(name: str, workers: int, steps: int, **options: Any) -> None:
+def check_against_each_alone(name: str, cores: int, steps: int, **options: Any) -> None:
     alone = make(name, 4, **options)
     rng = np.random.default_rng(0)
-    with VectorEnv(make(name, 4, **options), workers=workers) as vector:
+    with VectorEnv(make(name, 4, **options), cores=cores) as vector:
         for rows in (4, 2):
             seeds = list(range(10, 10 + rows))
             o = vector.reset(seeds)
@@ -45,26 +45,32 @@ def check_against_each_alone(name: str, workers: int, steps: int, **options: Any
 
 
 def test_catch() -> None:
-    check_against_each_alone("Catch", 0, 45)
+    check_against_each_alone("Catch", 2, 45)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_atari(workers: int) -> None:
+@pytest.mark.parametrize("cores", [1, 3])
+def test_atari(cores: int) -> None:
     pytest.importorskip("ale_py")
-    check_against_each_alone("Breakout", workers, 15)
+    check_against_each_alone("Breakout", cores, 15)
 
 
 def test_vectors_of_numbers() -> None:
     pytest.importorskip("gymnasium")
-    check_against_each_alone("CartPole-v1", 0, 30)
+    check_against_each_alone("CartPole-v1", 2, 30)
 
 
 def test_only_games_worth_it_move_to_workers() -> None:
-    with VectorEnv(make("Catch", 3)) as vector:
+    with VectorEnv(make("Catch", 3), cores=2) as vector:
         assert len(vector.envs) == 3
-        assert vector._workers == []
-    with pytest.raises(ConfigError, match="give workers=0"):
-        VectorEnv(make("Catch", 3), workers=1)
+        assert vector.worker_ids == []
+
+
+def test_no_more_processes_than_cores_given() -> None:
+    pytest.importorskip("ale_py")
+    with VectorEnv(make("Breakout", 3), cores=1) as vector:
+        assert vector.worker_ids == []
+    with VectorEnv(make("Breakout", 3), cores=2) as vector:
+        assert len(vector.worker_ids) == 1
 
 
 def test_observations_once_given_stay_as_they_were() -> None:
@@ -95,7 +101,7 @@ def test_bad_calls_are_refused_before_anything_moves() -> None:
 def test_a_failing_worker_is_reported_and_ends() -> None:
     """Its environment's error arrives here, and no process stays behind."""
     pytest.importorskip("ale_py")
-    vector = VectorEnv(make("Breakout", 2, max_steps=1), workers=1)
+    vector = VectorEnv(make("Breakout", 2, max_steps=1), cores=2)
     process = vector._workers[0]._process
     vector.reset([0, 1])
     assert vector.step([0, 0]).game_over.all()

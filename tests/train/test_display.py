@@ -123,9 +123,7 @@ def test_live_in_a_real_terminal(capsys: pytest.CaptureFixture[str], monkeypatch
         display.close()
         terminal.flush()
         written = b""
-        while select.select([master], [], [], 0.5)[
-            0
-        ]:  # a read gives 4 KiB at most
+        while select.select([master], [], [], 0.5)[0]:  # a read gives 4 KiB at most
             written += os.read(master, 1 << 16)
         shown = written.decode()
     os.close(master)

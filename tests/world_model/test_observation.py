@@ -10,6 +10,7 @@ import torch
 from small import small
 from torch import nn
 from torch.distributions import Normal
+from torch.nn import functional as F
 
 from twm.config import Config, ConfigError
 from twm.world_model.observation import (
@@ -63,9 +64,10 @@ def test_transposed_convolutions_reach_every_size() -> None:
 @pytest.mark.parametrize(("encoder", "size"), [("conv", 8), ("conv", 21), ("conv", 50), ("conv", 84), ("patch", 32)])
 def test_other_frame_sizes_and_colour(encoder: str, size: int, channels: int) -> None:
     model = ObservationModel(small(world_model__encoder=encoder).world_model, (channels, size, size))
-    logits = model.encode(torch.rand(2, channels, size, size))
-    assert logits.shape == (2, 3, 4)
-    assert model.decode(torch.rand(2, 12)).shape == (2, channels, size, size)
+    pixels = torch.randint(256, (2, channels, size, size), dtype=torch.uint8)
+    assert model.encode(model.scale(pixels)).shape == (2, 3, 4)
+    assert model.decode(torch.rand(2, 12)).shape == model.scale(pixels).shape
+    assert model.unscale(model.decode(torch.rand(2, 12))).shape == (2, channels, size, size)
 
 
 @pytest.mark.parametrize(("size", "halvings"), [(16, 0), (32, 1), (64, 2), (128, 3)])
@@ -73,11 +75,41 @@ def test_patches_are_halved_to_4x4(size: int, halvings: int) -> None:
     model = ObservationModel(small().world_model, (1, size, size))
     assert isinstance(model.encoder, PatchEncoder)
     assert isinstance(model.decoder, PatchDecoder)
-    # Beside the halvings, one layer makes patches of the frame and one a frame of the patches.
-    assert len(model.encoder.convolutions) == len(model.decoder.convolutions) == halvings + 1
-    assert model.encode(torch.rand(1, 1, size, size)).shape == (1, 3, 4)
-    assert model.decode(torch.rand(1, 12)).shape == (1, 1, size, size)
-    assert model.decoder.convolutions[-1].bias.tolist() == [0.5]
+    assert len(model.encoder.convolutions) == len(model.decoder.convolutions) == halvings
+    assert model.encode(torch.rand(1, size // 4, size // 4, 16)).shape == (1, 3, 4)
+    assert model.decode(torch.rand(1, 12)).shape == (1, size // 4, size // 4, 16)
+    assert model.decoder.patches.bias.tolist() == [0.5] * 16
+
+
+@pytest.mark.parametrize(("variables", "regions"), [(32, 16), (16, 16), (24, 8), (3, 1)])
+def test_latent_variables_are_shared_out_among_places(variables: int, regions: int) -> None:
+    """A thing that moves by one place moves its code by one place's variables (away from the borders)."""
+    encoder = PatchEncoder((1, 64, 64), 4, variables, 4)
+    assert encoder.regions == regions
+    x = torch.full((2, 16, 16, 16), 0.5)
+    thing = torch.rand(2, 2, 16)
+    x[0, 5:7, 5:7], x[1, 5:7, 9:11] = thing, thing
+    logits = encoder(x).view(2, variables, 4)
+    assert logits.shape == (2, variables, 4)
+    if regions == 16:
+        places = logits.view(2, 4, 4, -1)
+        torch.testing.assert_close(places[0, 1, 1], places[1, 1, 2])
+        assert not torch.allclose(places[0, 1, 1], places[0, 1, 2])
+
+
+def test_patches_are_a_convolution_of_centred_pixels() -> None:
+    """What the linear layers on patches mean, by PyTorch's convolutions on the frame."""
+    model = ObservationModel(small().world_model, (3, 32, 32))
+    encoder, decoder = model.encoder, model.decoder
+    pixels = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
+    kernel = encoder.patches.weight.view(-1, 3, 4, 4)
+    features = F.silu(F.conv2d(2 * (pixels / 255) - 1, kernel, encoder.patches.bias, stride=4))
+    features = encoder.norm(encoder.convolutions(features.permute(0, 2, 3, 1)))
+    torch.testing.assert_close(encoder(model.scale(pixels)), encoder.head(features.flatten(1)))
+    x = torch.randn(2, 8, 8, decoder.patches.in_features)
+    kernel, bias = decoder.patches.weight.T.reshape(-1, 3, 4, 4), decoder.patches.bias.view(3, 4, 4)
+    frame = F.conv_transpose2d(x.permute(0, 3, 1, 2), kernel, stride=4) + bias.repeat(1, 8, 8)
+    torch.testing.assert_close(model.arrange(decoder.patches(x)), frame)
 
 
 def test_vectors() -> None:
@@ -103,13 +135,15 @@ def test_errors_say_what_to_do(encoder: str, shape: tuple[int, ...], message: st
         ObservationModel(small(world_model__encoder=encoder).world_model, shape)
 
 
-def test_pixels_are_scaled_and_come_back() -> None:
-    model = ObservationModel(small().world_model, (1, 16, 16))
-    pixels = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16)
+@pytest.mark.parametrize("encoder", ["conv", "patch"])
+def test_pixels_are_scaled_and_come_back(encoder: str) -> None:
+    model = ObservationModel(small(world_model__encoder=encoder).world_model, (2, 32, 32))
+    pixels = (torch.arange(2 * 2 * 32 * 32) * 97 % 256).to(torch.uint8).view(2, 2, 32, 32)
     scaled = model.scale(pixels)
     assert (scaled.min(), scaled.max(), scaled.dtype) == (0, 1, torch.float32)
+    assert torch.equal(model.arrange(scaled), pixels / 255)
     assert torch.equal(model.unscale(scaled), pixels)
-    assert model.unscale(torch.tensor([-0.2, 1.7])).tolist() == [0, 255]
+    assert set(model.unscale(scaled * 10 - 5).unique().tolist()) >= {0, 255}  # cut, not wrapped
 
 
 def test_numbers_of_any_scale_come_back() -> None:

@@ -41,7 +41,7 @@ def slow_losses(model: WorldModel, batch: Batch) -> dict[str, float]:
     B, T = batch.a.shape[0], batch.a.shape[1] - 1
     sums = dict.fromkeys(NAMES, 0.0)
     for b in range(B):
-        o = batch.o[b].float() / 255
+        o = model.observation.scale(batch.o[b])
         q = [torch.softmax(model.observation.encode(o[t : t + 1])[0], -1) for t in range(T + 2)]
         z = torch.stack([torch.nn.functional.one_hot(p.argmax(-1), 4).flatten().float() for p in q])
         ended = [bool(batch.terminated[b, t] or batch.truncated[b, t]) for t in range(T + 1)]

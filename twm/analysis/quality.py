@@ -124,7 +124,8 @@ def _chunks(agent: Agent, episode: Episode, horizons: Sequence[int]) -> Iterator
 
 def _newest(agent: Agent, o: npt.NDArray[np.generic]) -> Numbers:
     """(T, numbers) newest frames of raw observations as the model sees them: pixels in [0, 1]."""
-    scaled = agent.world_model.observation.scale(torch.as_tensor(o))
+    observation = agent.world_model.observation
+    scaled = observation.arrange(observation.scale(torch.as_tensor(o)))
     return _numbers(scaled[:, -agent.spec.frame_shape[0] :].flatten(1))
 
 
@@ -134,7 +135,7 @@ def _decode(agent: Agent, z: Tensor) -> Numbers:
     parts = [z.new_zeros(0, int(np.prod(agent.spec.frame_shape)))]
     with torch.no_grad():
         for part in z.split(dreaming.CHUNK) if len(z) else ():
-            decoded = observation.decode(part)[:, -agent.spec.frame_shape[0] :]
+            decoded = observation.arrange(observation.decode(part))[:, -agent.spec.frame_shape[0] :]
             parts.append((decoded.clamp(0, 1) if observation.is_image else decoded).flatten(1))
     return _numbers(torch.cat(parts))
 

@@ -35,21 +35,17 @@ class VectorEnv:
 
     Every k-th of them stays in this process (``envs``, the first one always, so that it can be rendered); the others
     are made again in k - 1 worker processes. Only Atari games move (they have a ``recipe``): elsewhere a step costs
-    less than the message that asks for it, or cannot safely be made twice. ``workers`` sets k - 1; by default it is
-    as many as there are further cores.
+    less than the message that asks for it, or cannot safely be made twice. k is ``cores``, by default (0) all that this
+    process may use.
     """
 
-    def __init__(self, envs: Sequence[Env], workers: int | None = None) -> None:
+    def __init__(self, envs: Sequence[Env], cores: int = 0) -> None:
         if not envs:
             raise ConfigError("VectorEnv needs at least one environment, but got none")
         recipes = [getattr(env, "recipe", None) for env in envs]
-        if workers is None:
-            workers = 0 if None in recipes else _cores() - 1
-        elif workers and None in recipes:
-            raise ConfigError(f"{envs[0].spec.name} cannot move to worker processes: give workers=0")
         self.spec = envs[0].spec
         self.count = len(envs)
-        self._shares = min(workers + 1, self.count)
+        self._shares = 1 if None in recipes else min(cores or _cores(), self.count)
         self.envs = list(envs[:: self._shares])
         for moved in (env for i, env in enumerate(envs) if i % self._shares):
             moved.close()

@@ -87,7 +87,7 @@ def play(
     envs = [make_env(config.env, options, training=False, noop_max=noops) for _ in range(min(episodes, PARALLEL))]
     seeds = np.random.SeedSequence(seed).generate_state(episodes)
     scores: list[float] = []
-    with VectorEnv(envs) as vector:
+    with VectorEnv(envs, cores=config.threads) as vector:
         while len(scores) < episodes:
             rows = min(len(envs), episodes - len(scores))
             if before_round is not None:

@@ -8,6 +8,8 @@ smaller convolutions; vectors of numbers through multilayer perceptrons.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -19,7 +21,8 @@ from twm.nn.conv import Conv2d, ConvTranspose2d
 from twm.nn.mlp import MLP
 from twm.nn.two_hot import symexp, symlog
 
-PATCH = 4
+PATCH = 4  # pixels along a side
+PLACES = 16  # 4 x 4, what the patches are halved to
 
 
 class ObservationModel(nn.Module):
@@ -44,37 +47,49 @@ class ObservationModel(nn.Module):
             self.encoder = ConvEncoder(observation_shape, c.channels, c.encoder_units, c.encoder_layers, Z)
             self.decoder = ConvDecoder(observation_shape, c.channels, Z)
         else:
-            self.encoder = PatchEncoder(observation_shape, c.channels, c.encoder_units, c.encoder_layers, Z)
+            self.encoder = PatchEncoder(observation_shape, c.channels, c.latent_variables, c.latent_categories)
             self.decoder = PatchDecoder(observation_shape, c.channels, c.encoder_units, Z)
 
     def scale(self, o: Tensor) -> Tensor:
-        """Observations as the networks see them: pixels in [0, 1]; vectors through symlog, whatever their scale."""
+        """Raw observations as the networks see them: vectors through symlog, whatever their scale; pixels in [0, 1]
+        and in the order of reading: (batch, height, width, C), or (batch, height/4, width/4, 16 C) as patches."""
         if not self.is_image:
             return symlog(o.float())
-        # Channels last in memory, as the convolutions read them; the axes keep their order.
-        return (o.permute(0, 2, 3, 1).contiguous().float() / 255).permute(0, 3, 1, 2)
+        if self.config.encoder == "conv":
+            return o.permute(0, 2, 3, 1).contiguous().float() / 255
+        rows = o.unflatten(2, (-1, PATCH)).unflatten(4, (-1, PATCH))  # (batch, C, rows, 4, columns, 4)
+        return rows.permute(0, 2, 4, 1, 3, 5).flatten(3).float() / 255
 
-    def unscale(self, o: Tensor) -> Tensor:
+    def arrange(self, x: Tensor) -> Float[Tensor, "batch *observation"]:
+        """What the networks see or say in the axes of an observation."""
+        if not self.is_image:
+            return x
+        if self.config.encoder == "conv":
+            return x.permute(0, 3, 1, 2)
+        rows = x.unflatten(3, (-1, PATCH, PATCH)).permute(0, 3, 1, 4, 2, 5)
+        return rows.flatten(4).flatten(2, 3)
+
+    def unscale(self, x: Tensor) -> Tensor:
         """The reverse of :meth:`scale`, for people to look at."""
-        return (o.clamp(0, 1) * 255).round().to(torch.uint8) if self.is_image else symexp(o)
+        return (self.arrange(x).clamp(0, 1) * 255).round().to(torch.uint8) if self.is_image else symexp(x)
 
-    def encode(self, o: Float[Tensor, "batch *observation"]) -> Float[Tensor, "batch V K"]:
+    def encode(self, x: Tensor) -> Float[Tensor, "batch V K"]:
         """Logits of p(z | o) for scaled observations."""
         c = self.config
-        logits = self.encoder(o).unflatten(-1, (c.latent_variables, c.latent_categories))
+        logits = self.encoder(x).unflatten(-1, (c.latent_variables, c.latent_categories))
         return latents.mix_uniform(logits, c.unimix)
 
-    def decode(self, z: Float[Tensor, "batch Z"]) -> Float[Tensor, "batch *observation"]:
+    def decode(self, z: Float[Tensor, "batch Z"]) -> Tensor:
         """Mean of p(ô | z), scaled."""
         o_hat: Tensor = self.decoder(z)
         return o_hat
 
     @staticmethod
     def negative_log_likelihood(
-        o: Float[Tensor, "batch *observation"], o_hat: Float[Tensor, "batch *observation"]
+        o: Float[Tensor, "batch *scaled"], o_hat: Float[Tensor, "batch *scaled"]
     ) -> Float[Tensor, " batch"]:
         """-ln p(o | z) of a unit normal, without its constant: ½ Σ (o - ô)² over the pixels."""
-        return 0.5 * (o - o_hat).square().sum(tuple(range(1, o.ndim)))
+        return 0.5 * F.mse_loss(o_hat, o, reduction="none").flatten(1).sum(1)
 
 
 def conv_sizes(size: int) -> list[int]:
@@ -111,8 +126,7 @@ class ConvEncoder(nn.Module):
         self.head = MLP(widths[-1] * sizes[-1] ** 2, units, layers, outputs)
 
     def forward(self, o: Tensor) -> Tensor:
-        x = self.convolutions(o.permute(0, 2, 3, 1))
-        logits: Tensor = self.head(x.flatten(1))
+        logits: Tensor = self.head(self.convolutions(o).flatten(1))
         return logits
 
 
@@ -133,54 +147,59 @@ class ConvDecoder(nn.Module):
         self.convolutions = nn.Sequential(*layers)
 
     def forward(self, z: Tensor) -> Tensor:
-        x = F.silu(self.input(z))[:, None, None, :]
-        o_hat: Tensor = self.convolutions(x).permute(0, 3, 1, 2)
+        o_hat: Tensor = self.convolutions(F.silu(self.input(z))[:, None, None, :])
         return o_hat
 
 
 class PatchEncoder(nn.Module):
-    """4x4 patches through a linear layer, convolutions of stride 2 down to 4 x 4, fully connected layers.
+    """4x4 patches through a linear layer, convolutions of stride 2 down to 4 x 4 places, and from each place, by one
+    linear layer for all, its share of the latent variables: what is learned about a thing holds wherever it goes.
 
     Pixels are centred and features normalised: without, games with a large plain background (Boxing) never learn
     to encode what moves in front of it (docs/lab-book.md).
     """
 
-    def __init__(self, shape: tuple[int, ...], channels: int, units: int, layers: int, outputs: int) -> None:
+    def __init__(self, shape: tuple[int, ...], channels: int, variables: int, categories: int) -> None:
         super().__init__()
-        halvings = _halvings(shape)
-        convolutions = (
-            Conv2d(channels * 2**i, channels * 2 ** (i + 1), 4, 2, padding=1, activation=True) for i in range(halvings)
-        )
-        self.convolutions = nn.Sequential(Conv2d(shape[0], channels, PATCH, PATCH, activation=True), *convolutions)
-        features = channels * 2**halvings * 16
-        self.norm = nn.LayerNorm(features)
-        self.head = MLP(features, units, layers, outputs)
+        widths = [channels * 2**i for i in range(_halvings(shape) + 1)]
+        self.patches = nn.Linear(shape[0] * PATCH**2, channels)
+        self.convolutions = nn.Sequential(*(_halve(a, b) for a, b in zip(widths, widths[1:])))
+        self.norm = nn.LayerNorm(widths[-1])
+        self.regions = math.gcd(variables, PLACES)  # all 16, if the variables can be shared out among them
+        self.head = nn.Linear(widths[-1] * PLACES // self.regions, variables * categories // self.regions)
 
-    def forward(self, o: Tensor) -> Tensor:
-        x = self.convolutions((2 * o - 1).permute(0, 2, 3, 1))
-        logits: Tensor = self.head(self.norm(x.flatten(1)))
-        return logits
+    def forward(self, x: Tensor) -> Tensor:
+        # W (2x - 1) + b, without a pass over the pixels.
+        weight, bias = self.patches.weight, self.patches.bias
+        features = F.silu(F.linear(x, 2 * weight, bias - weight.sum(1)))
+        features = self.norm(self.convolutions(features)).flatten(1)
+        logits: Tensor = self.head(features.unflatten(1, (self.regions, -1)))
+        return logits.flatten(1)
 
 
 class PatchDecoder(nn.Module):
-    """The patch encoder mirrored: linear layers to 4 x 4, transposed convolutions, a linear layer to patches."""
+    """Fully connected layers to 4 x 4 places, transposed convolutions, a linear layer to patches."""
 
     def __init__(self, shape: tuple[int, ...], channels: int, units: int, inputs: int) -> None:
         super().__init__()
-        halvings = _halvings(shape)
-        self.input = MLP(inputs, units, 1, channels * 2**halvings * 16)
-        convolutions = (
-            ConvTranspose2d(channels * 2 ** (i + 1), channels * 2**i, 4, 2, padding=1, activation=True)
-            for i in reversed(range(halvings))
-        )
-        patches = ConvTranspose2d(channels, shape[0], PATCH, PATCH)
-        nn.init.constant_(patches.bias, 0.5)
-        self.convolutions = nn.Sequential(*convolutions, patches)
+        widths = [channels * 2**i for i in reversed(range(_halvings(shape) + 1))]
+        self.input = MLP(inputs, units, 1, widths[0] * PLACES)
+        self.convolutions = nn.Sequential(*(_double(a, b) for a, b in zip(widths, widths[1:])))
+        self.patches = nn.Linear(channels, shape[0] * PATCH**2)
+        nn.init.constant_(self.patches.bias, 0.5)
 
     def forward(self, z: Tensor) -> Tensor:
         x = F.silu(self.input(z)).unflatten(-1, (4, 4, -1))
-        o_hat: Tensor = self.convolutions(x).permute(0, 3, 1, 2)
+        o_hat: Tensor = self.patches(self.convolutions(x))
         return o_hat
+
+
+def _halve(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(Conv2d(inputs, outputs, 4, 2, padding=1), nn.LayerNorm(outputs), nn.SiLU())
+
+
+def _double(inputs: int, outputs: int) -> nn.Module:
+    return nn.Sequential(ConvTranspose2d(inputs, outputs, 4, 2, padding=1), nn.LayerNorm(outputs), nn.SiLU())
 
 
 def _square(shape: tuple[int, ...]) -> int:
