@@ -37,12 +37,10 @@ LAYERS: dict[str, list[tuple[Layer, int]]] = {
         (ConvTranspose2d(48, 4, 6, 2), 30),
     ],
     "cpu": [
-        (Conv2d(4, 24, 4, 4, activation=True), 64),
-        (Conv2d(24, 48, 4, 2, 1, activation=True), 16),
-        (Conv2d(48, 96, 4, 2, 1, activation=True), 8),
-        (ConvTranspose2d(96, 48, 4, 2, 1, activation=True), 4),
-        (ConvTranspose2d(48, 24, 4, 2, 1, activation=True), 8),
-        (ConvTranspose2d(24, 4, 4, 4), 16),
+        (Conv2d(24, 48, 4, 2, 1), 16),
+        (Conv2d(48, 96, 4, 2, 1), 8),
+        (ConvTranspose2d(96, 48, 4, 2, 1), 4),
+        (ConvTranspose2d(48, 24, 4, 2, 1), 8),
     ],
 }
 FRAMES = {"paper": 400, "cpu": 600}

@@ -15,7 +15,6 @@ NAMES = {
     "imagination",
     "imagination_vanilla",
     "policy_update",
-    "update",
     "act_z",
     "act_z_torch",
     "act_zh",
