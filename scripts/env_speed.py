@@ -2,20 +2,21 @@
 
     python scripts/env_speed.py [--game Boxing] [--rounds 12]
 
-Three things take turns, so that whatever else the machine does falls on all of them: one Gymnasium environment
-(AtariPreprocessing + FrameStackObservation), one of ours, and a VectorEnv over all cores. Two ratios to Gymnasium's
-are printed, medians over the rounds: steps per second and core, which is what a user gets, and steps per second of
-processor time, which hardly depends on what else is running. Games of Boxing all last equally long, so that in the
-VectorEnv none waits for the others.
+Two pairs take turns, so that whatever else the machine does falls on all of them. On one core: a Gymnasium environment
+(AtariPreprocessing + FrameStackObservation) and one of ours. On all cores: one such Gymnasium environment on each, in a
+process of its own and waiting for no other, and a VectorEnv, whose environments wait for each other at every step.
+Ratios are medians over the rounds. Games of Boxing all last equally long, so that none waits for another to end.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import statistics
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 
 import ale_py
 import gymnasium
@@ -35,16 +36,46 @@ def gymnasium_steps(game: str) -> Callable[[int], int]:
     env = gymnasium.make(f"ALE/{game}-v5", frameskip=1, repeat_action_probability=0.0, disable_env_checker=True)
     stacked = FrameStackObservation(AtariPreprocessing(env, screen_size=64), 4)
     stacked.reset(seed=0)
+    actions: int = stacked.action_space.n  # type: ignore[attr-defined]
     rng = np.random.default_rng(0)
 
     def play(steps: int) -> int:
-        for a in rng.integers(stacked.action_space.n, size=steps).tolist():
+        for a in rng.integers(actions, size=steps).tolist():
             _, _, terminated, truncated, _ = stacked.step(a)
             if terminated or truncated:
                 stacked.reset()
         return steps
 
     return play
+
+
+def play_when_told(game: str, told: Connection) -> None:
+    """In a process of its own: one Gymnasium environment."""
+    play = gymnasium_steps(game)
+    while steps := told.recv():
+        told.send(play(steps))
+
+
+class OneOnEachCore:
+    """Gymnasium environments in as many processes as there are cores, started together and else on their own."""
+
+    def __init__(self, game: str, cores: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        pipes = [context.Pipe() for _ in range(cores)]
+        self._ends = [ours for ours, _ in pipes]
+        self._processes = [context.Process(target=play_when_told, args=(game, theirs)) for _, theirs in pipes]
+        for process in self._processes:
+            process.start()
+
+    def play(self, steps: int) -> int:
+        for end in self._ends:
+            end.send(steps // len(self._ends))
+        return sum(end.recv() for end in self._ends)
+
+    def close(self) -> None:
+        for end, process in zip(self._ends, self._processes):
+            end.send(0)
+            process.join()
 
 
 def own_steps(game: str) -> Callable[[int], int]:
@@ -80,21 +111,12 @@ def vector_steps(vector: VectorEnv) -> Callable[[int], int]:
     return play
 
 
-def processor_time(workers: list[int]) -> float:
-    """Seconds used by this process and its workers (Linux names the clock of process p by ~p << 3 | 2)."""
-    return time.process_time() + sum(time.clock_gettime(~pid << 3 | 2) for pid in workers)
-
-
-def report(speeds: dict[str, list[tuple[float, float]]], cores: int) -> None:
-    """Each entry: steps per second, steps per second of processor time."""
+def report(speeds: dict[str, list[float]]) -> None:
     for name, values in speeds.items():
-        wall, processor = (statistics.median(column) for column in zip(*values))
-        print(f"  {name:12} {wall:8.0f} steps/s {processor:8.0f} steps/s of processor time")
-    for name, divisor in (("one of ours", 1), ("vector", cores)):
-        pairs = list(zip(speeds[name], speeds["gymnasium"]))
-        wall = statistics.median(ours[0] / divisor / theirs[0] for ours, theirs in pairs)
-        processor = statistics.median(ours[1] / theirs[1] for ours, theirs in pairs)
-        print(f"  {name} / gymnasium: {wall:.2f}x per core, {processor:.2f}x per processor time")
+        print(f"  {name:26} {statistics.median(values):8.0f} steps/s")
+    for ours, theirs in (("one of ours", "one of Gymnasium's"), ("ours on all cores", "Gymnasium on all cores")):
+        ratio = statistics.median(a / b for a, b in zip(speeds[ours], speeds[theirs]))
+        print(f"  {ours} / {theirs}: {ratio:.2f}x")
 
 
 def main() -> None:
@@ -106,21 +128,24 @@ def main() -> None:
 
     cores = len(os.sched_getaffinity(0))
     envs = [make_env(options.game, EnvConfig(), training=False) for _ in range(ENVS_PER_CORE * cores)]
+    others = OneOnEachCore(options.game, cores)
     with VectorEnv(envs, cores=cores) as vector:
         turns = {
-            "gymnasium": (gymnasium_steps(options.game), options.steps),
+            "one of Gymnasium's": (gymnasium_steps(options.game), options.steps),
             "one of ours": (own_steps(options.game), options.steps),
-            "vector": (vector_steps(vector), options.steps * cores),
+            "Gymnasium on all cores": (others.play, options.steps * cores),
+            "ours on all cores": (vector_steps(vector), options.steps * cores),
         }
-        speeds: dict[str, list[tuple[float, float]]] = {name: [] for name in turns}
+        for play, steps in turns.values():
+            play(steps)  # the processes may still be loading
+        speeds: dict[str, list[float]] = {name: [] for name in turns}
         for _ in range(options.rounds):
             for name, (play, steps) in turns.items():
-                start, processor = time.perf_counter(), processor_time(vector.worker_ids)
-                played = play(steps)
-                wall, processor = time.perf_counter() - start, processor_time(vector.worker_ids) - processor
-                speeds[name].append((played / wall, played / processor))
+                start = time.perf_counter()
+                speeds[name].append(play(steps) / (time.perf_counter() - start))
+    others.close()
     print(f"{options.game}, {cores} cores, median of {options.rounds} rounds")
-    report(speeds, cores)
+    report(speeds)
 
 
 if __name__ == "__main__":
