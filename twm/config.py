@@ -64,14 +64,16 @@ class WorldModelConfig:
     """Steps per sequence, and how far back attention reaches [ℓ]."""
 
     # Observation model
-    encoder: Literal["conv", "patch"] = "conv"
-    """conv: the paper's four convolutions of stride 2. patch: 4x4 patches first, an order of magnitude cheaper."""
+    encoder: Literal["conv", "patch", "places"] = "conv"
+    """conv: the paper's four convolutions of stride 2. patch: 4x4 patches first, an order of magnitude cheaper. places:
+    the same, and each of 4x4 places has latent variables of its own."""
     channels: int = 48
     """Channels of the encoder's first layer; doubled at each further one."""
     encoder_units: int = 512
-    """Width of the fully connected layers: the encoder's (conv), the decoder's (patch), both (vector observations)."""
+    """Width of the fully connected layers: the encoder's (conv, patch), the decoder's (patch, places), or both (vector
+    observations)."""
     encoder_layers: int = 2
-    """Fully connected hidden layers after the convolutions (conv), or in all (vector observations)."""
+    """Fully connected hidden layers after the convolutions (conv, patch), or in all (vector observations)."""
     latent_variables: int = 32
     """Categorical variables in a latent state z."""
     latent_categories: int = 32
@@ -271,10 +273,9 @@ def _cpu() -> Config:
         replay=ReplayConfig(temperature=2.0),
         world_model=WorldModelConfig(
             batch_size=16,
-            encoder="patch",
+            encoder="places",
             channels=24,
             encoder_units=256,
-            encoder_layers=1,
             latent_categories=16,
             tokens="one",
             embedding="silu",

@@ -61,7 +61,9 @@ def test_transposed_convolutions_reach_every_size() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 12])
-@pytest.mark.parametrize(("encoder", "size"), [("conv", 8), ("conv", 21), ("conv", 50), ("conv", 84), ("patch", 32)])
+@pytest.mark.parametrize(
+    ("encoder", "size"), [("conv", 8), ("conv", 21), ("conv", 50), ("conv", 84), ("patch", 32), ("places", 64)]
+)
 def test_other_frame_sizes_and_colour(encoder: str, size: int, channels: int) -> None:
     model = ObservationModel(small(world_model__encoder=encoder).world_model, (channels, size, size))
     pixels = torch.randint(256, (2, channels, size, size), dtype=torch.uint8)
@@ -84,8 +86,9 @@ def test_patches_are_halved_to_4x4(size: int, halvings: int) -> None:
 @pytest.mark.parametrize(("variables", "regions"), [(32, 16), (16, 16), (24, 8), (3, 1)])
 def test_latent_variables_are_shared_out_among_places(variables: int, regions: int) -> None:
     """A thing that moves by one place moves its code by one place's variables (away from the borders)."""
-    encoder = PatchEncoder((1, 64, 64), 4, variables, 4)
-    assert encoder.regions == regions
+    config = small(world_model__encoder="places", world_model__latent_variables=variables).world_model
+    encoder = ObservationModel(config, (1, 64, 64)).encoder
+    assert encoder.head.regions == regions
     x = torch.full((2, 16, 16, 16), 0.5)
     thing = torch.rand(2, 2, 16)
     x[0, 5:7, 5:7], x[1, 5:7, 9:11] = thing, thing
@@ -104,7 +107,7 @@ def test_patches_are_a_convolution_of_centred_pixels() -> None:
     pixels = torch.randint(256, (2, 3, 32, 32), dtype=torch.uint8)
     kernel = encoder.patches.weight.view(-1, 3, 4, 4)
     features = F.silu(F.conv2d(2 * (pixels / 255) - 1, kernel, encoder.patches.bias, stride=4))
-    features = encoder.norm(encoder.convolutions(features.permute(0, 2, 3, 1)))
+    features = encoder.convolutions(features.permute(0, 2, 3, 1))
     torch.testing.assert_close(encoder(model.scale(pixels)), encoder.head(features.flatten(1)))
     x = torch.randn(2, 8, 8, decoder.patches.in_features)
     kernel, bias = decoder.patches.weight.T.reshape(-1, 3, 4, 4), decoder.patches.bias.view(3, 4, 4)

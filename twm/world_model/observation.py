@@ -9,6 +9,8 @@ smaller convolutions; vectors of numbers through multilayer perceptrons.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -47,7 +49,12 @@ class ObservationModel(nn.Module):
             self.encoder = ConvEncoder(observation_shape, c.channels, c.encoder_units, c.encoder_layers, Z)
             self.decoder = ConvDecoder(observation_shape, c.channels, Z)
         else:
-            self.encoder = PatchEncoder(observation_shape, c.channels, c.latent_variables, c.latent_categories)
+            head: Callable[[int], nn.Module]
+            if c.encoder == "places":
+                head = partial(PlacesHead, variables=c.latent_variables, categories=c.latent_categories)
+            else:
+                head = partial(WholeHead, units=c.encoder_units, layers=c.encoder_layers, outputs=Z)
+            self.encoder = PatchEncoder(observation_shape, c.channels, head)
             self.decoder = PatchDecoder(observation_shape, c.channels, c.encoder_units, Z)
 
     def scale(self, o: Tensor) -> Tensor:
@@ -152,28 +159,47 @@ class ConvDecoder(nn.Module):
 
 
 class PatchEncoder(nn.Module):
-    """4x4 patches through a linear layer, convolutions of stride 2 down to 4 x 4 places, and from each place, by one
-    linear layer for all, its share of the latent variables: what is learned about a thing holds wherever it goes.
+    """4x4 patches through a linear layer, convolutions of stride 2 down to 4 x 4 places, and a head that makes logits.
 
     Pixels are centred and features normalised: without, games with a large plain background (Boxing) never learn
     to encode what moves in front of it (docs/lab-book.md).
     """
 
-    def __init__(self, shape: tuple[int, ...], channels: int, variables: int, categories: int) -> None:
+    def __init__(self, shape: tuple[int, ...], channels: int, head: Callable[[int], nn.Module]) -> None:
         super().__init__()
         widths = [channels * 2**i for i in range(_halvings(shape) + 1)]
         self.patches = nn.Linear(shape[0] * PATCH**2, channels)
         self.convolutions = nn.Sequential(*(_halve(a, b) for a, b in zip(widths, widths[1:])))
-        self.norm = nn.LayerNorm(widths[-1])
-        self.regions = math.gcd(variables, PLACES)  # all 16, if the variables can be shared out among them
-        self.head = nn.Linear(widths[-1] * PLACES // self.regions, variables * categories // self.regions)
+        self.head = head(widths[-1])
 
     def forward(self, x: Tensor) -> Tensor:
         # W (2x - 1) + b, without a pass over the pixels.
         weight, bias = self.patches.weight, self.patches.bias
         features = F.silu(F.linear(x, 2 * weight, bias - weight.sum(1)))
-        features = self.norm(self.convolutions(features)).flatten(1)
-        logits: Tensor = self.head(features.unflatten(1, (self.regions, -1)))
+        logits: Tensor = self.head(self.convolutions(features).flatten(1))
+        return logits
+
+
+class WholeHead(nn.Sequential):
+    """All places together determine every latent variable."""
+
+    def __init__(self, channels: int, units: int, layers: int, outputs: int) -> None:
+        super().__init__(nn.LayerNorm(channels * PLACES), MLP(channels * PLACES, units, layers, outputs))
+
+
+class PlacesHead(nn.Module):
+    """Each place determines its own share of the latent variables, by one linear layer for all places: what is learned
+    about a thing holds wherever it goes. With fewer variables than places, neighbours share."""
+
+    def __init__(self, channels: int, variables: int, categories: int) -> None:
+        super().__init__()
+        self.regions = math.gcd(variables, PLACES)
+        self.norm = nn.LayerNorm(channels)
+        self.output = nn.Linear(channels * PLACES // self.regions, variables * categories // self.regions)
+
+    def forward(self, features: Tensor) -> Tensor:
+        places = self.norm(features.unflatten(1, (PLACES, -1))).flatten(1)
+        logits: Tensor = self.output(places.unflatten(1, (self.regions, -1)))
         return logits.flatten(1)
 
 
