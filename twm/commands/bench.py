@@ -24,7 +24,7 @@ class Bench:
 
     source: Annotated[ConfigOptions, arg(name="")] = field(default_factory=ConfigOptions)
     quick: bool = False
-    """Fewer repeats and a smaller replay: within a minute for the paper's sizes on two cores."""
+    """Fewer repeats, a smaller replay, and no whole update, which its parts add up to."""
     out: Annotated[Path | None, arg(metavar="FILE")] = None
     """Write the result there too, as JSON with machine and commit."""
     json: bool = False

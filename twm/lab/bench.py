@@ -44,7 +44,7 @@ Report = Callable[[str, Part], None]
 
 
 def bench(config: Config, *, quick: bool = False, note: Callable[[str], None] | None = None) -> dict[str, Any]:
-    """Time every part of ``config`` on its device; ``quick`` repeats less and fits into a minute."""
+    """Time every part of ``config`` on its device; ``quick`` repeats less."""
     configure_torch(config)
     device = choose_device(config.device)
     torch.manual_seed(config.seed)
