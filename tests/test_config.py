@@ -77,6 +77,7 @@ PAPER_TEXT = {
     "world_model.dropout": 0.1,
     "world_model.reward_head": "normal",
     "world_model.reward_transform": "none",
+    "world_model.reward_input": "h",
     "world_model.unimix": 0,
     "world_model.entropy_loss": "hinge",  # not the paper's equation: docs/departures.md
     "world_model.latent_coef": 1,

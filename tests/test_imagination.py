@@ -62,7 +62,10 @@ def whole_sequence(world_model: WorldModel, dream: Dream, pool: Starts) -> tuple
     r = torch.cat([dynamics.squash(starts.context_r)[:, None], dream.r], 1)
     restarts = torch.cat([~starts.has_context[:, None], dream.ended], 1).long()
     h = dynamics(z, a, r, restarts.cumsum(1) - restarts)
-    return h, dynamics.predict(h[:, 1:]), starts
+    prediction = dynamics.predict(h[:, 1:])
+    reward = dynamics.reward_mean(dynamics.reward_output(h[:, 1:], dream.z[:, 1:]))  # to the state that was drawn
+    unknown = dream.ended & (dynamics.embed_next is not None)  # a fresh start has taken the place of what was drawn
+    return h, prediction._replace(r_hat=torch.where(unknown, dream.r, reward)), starts
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -72,6 +75,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"world_model__tokens": "one", "world_model__rewards_in_input": False},
     {"world_model__norm": "pre", "world_model__embedding": "silu"},
     {"world_model__reward_transform": "tanh"},
+    {"world_model__reward_input": "next"},
     {"world_model__memory": False, "world_model__sequence_length": 40},  # all of the dream within the window
     {"policy__input": "zh"},
     {"policy__input": "zh", "world_model__tokens": "one"},
@@ -158,8 +162,8 @@ def test_predicted_rewards_are_fed_back(transform: str, monkeypatch: pytest.Monk
     dynamics, fed = world_model.dynamics, []
     predict, step = dynamics.predict, dynamics.step
 
-    def predict_known(h: Tensor) -> Prediction:
-        return predict(h)._replace(r_hat=torch.full((5,), 100.0 + len(fed)), gamma_hat=torch.ones(5))
+    def predict_known(h: Tensor, u: Tensor) -> Prediction:
+        return predict(h, u=u)._replace(r_hat=torch.full((5,), 100.0 + len(fed)), gamma_hat=torch.ones(5))
 
     def step_seen(history: Any, z: Tensor, a: Tensor, r: Tensor, restart: Tensor) -> Tensor:
         fed.append(r)

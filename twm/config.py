@@ -110,6 +110,9 @@ class WorldModelConfig:
     """Hidden units of the discount predictor."""
     reward_head: Literal["normal", "two-hot"] = "normal"
     """normal: unit normal around the mean (the paper). two-hot: classes on a symlog grid (DreamerV3)."""
+    reward_input: Literal["h", "next"] = "h"
+    """What the reward predictor sees. h: h_t (the paper). next: h_t and the state z_{t+1} that the step led to, as in
+    DreamerV3: a hit is easier to recognise than to foresee."""
     reward_transform: Literal["none", "tanh"] = "none"
     """Squash rewards before the model sees and predicts them; tanh is what the authors' code does."""
     unimix: float = 0.0
@@ -276,6 +279,7 @@ def _cpu() -> Config:
             encoder="places",
             channels=24,
             encoder_units=256,
+            latent_variables=64,
             latent_categories=16,
             tokens="one",
             embedding="silu",
@@ -290,6 +294,7 @@ def _cpu() -> Config:
             reward_units=256,
             discount_units=256,
             reward_head="two-hot",
+            reward_input="next",
             reward_transform="tanh",
             reward_coef=5.0,
             discount_coef=5.0,

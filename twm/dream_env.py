@@ -19,7 +19,6 @@ from torch import Tensor
 
 from twm.analysis.recording import own_random_numbers
 from twm.config import ConfigError
-from twm.nn import latents
 from twm.train.evaluate import load_agent, load_replay
 from twm.types import FrameArray
 from twm.world_model.dynamics import History
@@ -90,9 +89,8 @@ class DreamEnv(gymnasium.Env[Observation, np.int64]):
             raise ConfigError(f"expected an action from 0 to {self.spec_of_world.num_actions - 1}, got {action}")
         h = self._advance(self._z, torch.tensor([int(action)], device=self._device), self._r)
         with torch.no_grad(), own_random_numbers(int(self.np_random.integers(2**63))):
-            prediction = self._world_model.dynamics.predict(h)
-            self._z = latents.sample(prediction.z_logits, self._temperature)
-        self._r = prediction.r_hat
+            prediction = self._world_model.dynamics.predict(h, self._temperature)
+        self._z, self._r = prediction.z, prediction.r_hat
         self._steps += 1
         terminated = bool(self._world_model.over(prediction.gamma_hat))
         truncated = self._steps >= self._horizon and not terminated

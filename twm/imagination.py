@@ -12,7 +12,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from twm.nn import latents
 from twm.nn.workers import in_blocks
 from twm.policy.actor_critic import ActorCritic, sample_action
 from twm.types import Dream, Starts
@@ -76,12 +75,11 @@ def _dream(world_model: WorldModel, policy: ActorCritic, pool: Starts, draws: Dr
         a = sample_action(logits.detach(), u=draws.action[:, t])
         h_next = dynamics.step(history, z, a, r, restart)
         with torch.no_grad():
-            prediction = dynamics.predict(h_next)
-            z_next = latents.sample(prediction.z_logits, u=draws.latent[:, t])
+            prediction = dynamics.predict(h_next, u=draws.latent[:, t])
             alive = alive * prediction.gamma_hat
             restart = alive < threshold
             steps.append((z, h, a, prediction.r_hat, prediction.gamma_hat, restart, logits, value))
-            z = torch.where(restart[:, None], pool.z[draws.fresh[:, t]], z_next)
+            z = torch.where(restart[:, None], pool.z[draws.fresh[:, t]], prediction.z)
             h = h_next.masked_fill(restart[:, None], 0.0)
             r = prediction.r_hat
             alive = alive.masked_fill(restart, 1.0)

@@ -78,6 +78,7 @@ class Prediction(NamedTuple):
     """What the dynamics model says of the step after the hidden state h."""
 
     z_logits: Tensor  # (..., V, K) of the next latent state
+    z: Tensor  # (..., Z) the next latent state, drawn
     r_hat: Tensor  # (...) mean reward
     gamma_hat: Tensor  # (...) mean discount, in (0, 1)
 

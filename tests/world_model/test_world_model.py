@@ -59,10 +59,12 @@ def slow_losses(model: WorldModel, batch: Batch) -> dict[str, float]:
                 before = torch.softmax(model.dynamics.predict(hidden(t - 1)).z_logits, -1)
                 sums["consistency"] -= sum(float(a) * math.log(b) for a, b in zip(q[t].flatten(), before.flatten()))
             prediction = model.dynamics.predict(hidden(t))
+            z_next = torch.zeros_like(z[t]) if ended[t] else z[t + 1]
+            r_hat = model.dynamics.reward_mean(model.dynamics.reward_output(hidden(t), z_next))
             if not ended[t]:
                 after = torch.softmax(prediction.z_logits, -1)
                 sums["latent"] -= sum(float(a) * math.log(b) for a, b in zip(q[t + 1].flatten(), after.flatten()))
-            sums["reward"] += 0.5 * float(batch.r[b, t] - prediction.r_hat) ** 2
+            sums["reward"] += 0.5 * float(batch.r[b, t] - r_hat) ** 2
             gamma, gamma_hat = (0.0 if batch.terminated[b, t] else 0.99), float(prediction.gamma_hat)
             sums["discount"] -= gamma * math.log(gamma_hat) + (1 - gamma) * math.log(1 - gamma_hat)
     return {name: value / (B * T) for name, value in sums.items()}
@@ -70,8 +72,9 @@ def slow_losses(model: WorldModel, batch: Batch) -> dict[str, float]:
 
 @pytest.mark.usefixtures("most_likely")
 @pytest.mark.parametrize("ends", [{}, ENDS])
-def test_losses_match_the_slow_reading(ends: dict[str, list[tuple[int, int]]]) -> None:
-    config = small()
+@pytest.mark.parametrize("reward_input", ["h", "next"])
+def test_losses_match_the_slow_reading(ends: dict[str, list[tuple[int, int]]], reward_input: str) -> None:
+    config = small(world_model__reward_input=reward_input)
     model, batch = make(config), random_batch(config, image_spec(), **ends)
     with torch.no_grad():
         terms, _ = model.losses(batch)
@@ -80,8 +83,9 @@ def test_losses_match_the_slow_reading(ends: dict[str, list[tuple[int, int]]]) -
 
 
 @pytest.mark.usefixtures("most_likely")
-def test_pretraining_uses_the_same_terms() -> None:
-    config = small()
+@pytest.mark.parametrize("reward_input", ["h", "next"])
+def test_pretraining_uses_the_same_terms(reward_input: str) -> None:
+    config = small(world_model__reward_input=reward_input)
     model, batch = make(config), random_batch(config, image_spec(), **ENDS)
     together, _ = model.losses(batch)
     observation, dynamics = model.observation_losses(batch.o[:, 1:-1].flatten(0, 1)), model.dynamics_losses(batch)
@@ -119,7 +123,7 @@ def test_reward_and_discount_losses_are_likelihoods() -> None:
     h, r = torch.randn(4, 5, 16), torch.randn(4, 5)
     prediction = model.dynamics.predict(h)
     normal = -Normal(prediction.r_hat, 1).log_prob(r).mean() - 0.5 * math.log(2 * math.pi)
-    torch.testing.assert_close(model._reward_loss(h, r), normal)
+    torch.testing.assert_close(model._reward_loss(model.dynamics.reward_head(h), r), normal)
     gamma = torch.where(torch.rand(4, 5) < 0.5, 0.0, 0.99)
     bernoulli = -Bernoulli(prediction.gamma_hat, validate_args=False).log_prob(gamma).mean()
     torch.testing.assert_close(model._discount_loss(h, gamma), bernoulli, rtol=1e-4, atol=1e-5)
@@ -129,7 +133,7 @@ def test_two_hot_rewards() -> None:
     config = small(world_model__reward_head="two-hot")
     model = make(config)
     h, r = torch.randn(4, 5, 16), torch.randn(4, 5)
-    assert model._reward_loss(h, r).item() == pytest.approx(math.log(63))  # an untrained head is uniform
+    assert model._reward_loss(model.dynamics.reward_head(h), r).item() == pytest.approx(math.log(63))  # an untrained head is uniform
 
 
 def test_entropy_losses_by_hand() -> None:

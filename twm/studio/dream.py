@@ -136,8 +136,8 @@ class Dream:
             a = np.array([own if given is None else given for given, own in zip(actions, drawn)], np.int64)
             a = np.full_like(a, a[0]) if together else a
             h = self._advance(before, a)
-            prediction = self._dynamics.predict(h)
-            z_next = self._categories(latents.sample(prediction.z_logits, temperature))
+            prediction = self._dynamics.predict(h, temperature)
+            z_next = self._categories(prediction.z)
         self._expected = (self.t + 1, prediction.z_logits)
         attention = attention_map(self._history.attention or [], self._dynamics.tokens_per_step, self._reach)
         r, gamma = prediction.r_hat.cpu().numpy(), prediction.gamma_hat.cpu().numpy()
@@ -207,7 +207,7 @@ class Dream:
         if not h.any():  # nothing came before: what was seen is all there is
             return np.eye(c.latent_categories, dtype=np.float32)[self.now.z[row]]
         t, logits = self._expected
-        newest = logits[row] if t == self.t and logits is not None else self._dynamics.predict(h).z_logits
+        newest = logits[row] if t == self.t and logits is not None else self._dynamics.next_logits(h)
         probabilities: Floats = torch.softmax(newest, -1).cpu().numpy()
         return probabilities
 

@@ -53,6 +53,7 @@ class DynamicsModel(nn.Module):
         self.latent_head = head(c.latent_units, Z)
         self.reward_head = head(c.reward_units, self.two_hot.bins if self.two_hot else 1)
         self.discount_head = head(c.discount_units, 1)
+        self.embed_next = nn.Linear(Z, c.width) if c.reward_input == "next" else None
         nn.init.constant_(self.discount_head.output.bias, 0.99)
         if self.two_hot:  # an untrained head must not promise rewards to the policy
             nn.init.zeros_(self.reward_head.output.weight)
@@ -199,14 +200,29 @@ class DynamicsModel(nn.Module):
     # ----------------------------------------------------------------------------------------------
     # Predictors
 
-    def predict(self, h: Float[Tensor, "*batch D"]) -> Prediction:
-        c = self.config
-        z_logits = self.latent_head(h).unflatten(-1, (c.latent_variables, c.latent_categories))
+    def predict(
+        self, h: Float[Tensor, "*batch D"], temperature: float = 1.0, u: Float[Tensor, "*batch V"] | None = None
+    ) -> Prediction:
+        """What follows h: a next state, drawn as in :func:`twm.nn.latents.sample`, with the reward on the way to it."""
+        z_logits = self.next_logits(h)
+        z = latents.sample(z_logits, temperature, u)
         return Prediction(
-            latents.mix_uniform(z_logits, c.unimix),
-            self.reward_mean(self.reward_head(h)),
+            z_logits,
+            z,
+            self.reward_mean(self.reward_output(h, z)),
             torch.sigmoid(self.discount_head(h).squeeze(-1)),
         )
+
+    def next_logits(self, h: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch V K"]:
+        """Of p(ẑ_{t+1} | h_t)."""
+        c = self.config
+        logits = self.latent_head(h).unflatten(-1, (c.latent_variables, c.latent_categories))
+        return latents.mix_uniform(logits, c.unimix)
+
+    def reward_output(self, h: Float[Tensor, "*batch D"], z_next: Float[Tensor, "*batch Z"]) -> Tensor:
+        """The reward predictor's raw output for the step from h to ``z_next``; zeros where nothing follows."""
+        output: Tensor = self.reward_head(h if self.embed_next is None else h + self.embed_next(z_next))
+        return output
 
     def reward_mean(self, output: Tensor) -> Tensor:
         return output.squeeze(-1) if self.two_hot is None else self.two_hot.mean(output)

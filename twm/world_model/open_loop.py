@@ -13,7 +13,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from twm.nn import latents
 from twm.world_model.dynamics import DynamicsModel
 
 Choose = Callable[[int, Tensor, Tensor], Tensor]
@@ -67,9 +66,9 @@ def roll_out(
     for i in range(steps):
         a = choose(i, z, h)
         h = dynamics.step(history, z, a, reward, restart)
-        prediction = dynamics.predict(h)
+        prediction = dynamics.predict(h, temperature)
         taken.append((z, a, prediction.r_hat, prediction.gamma_hat))
-        z = latents.sample(prediction.z_logits, temperature)
+        z = prediction.z
         reward, restart = prediction.r_hat, torch.zeros_like(restart)
     zs, actions, rewards, gammas = (torch.stack(x, 1) for x in zip(*taken, strict=True))
     return Rollout(torch.cat([zs, z[:, None]], 1), actions, rewards, gammas)

@@ -67,15 +67,17 @@ class WorldModel(nn.Module):
 
     def losses(self, batch: Batch) -> tuple[Terms[Tensor], Starts]:
         """The terms, unweighted, each a mean over batch and steps; and the states where dreams may start."""
-        logits, targets, z, context_z, decoder = self._see(batch)
+        logits, targets, z, (context_z, last_z), decoder = self._see(batch)
         episode = episode_labels(batch)
-        history = torch.cat([context_z[:, None], self._towards_encoder(z)], 1)  # (B, T+1, Z)
+        seen = self._towards_encoder(z)
+        history = torch.cat([context_z[:, None], seen], 1)  # (B, T+1, Z)
         r = self.dynamics.squash(batch.r)
         h = self.dynamics(history, batch.a, r, episode)  # (B, T+1, D): h_0 ... h_T
-        predicted = self._predicted(h)  # ẑ_1 ... ẑ_{T+1}
+        predicted = self.dynamics.next_logits(h)  # ẑ_1 ... ẑ_{T+1}
         ended = batch.terminated | batch.truncated  # (B, T+1): what follows belongs to another episode
         consistency = _mean(self._consistency_loss(logits, predicted[:, :-1].detach()), ~ended[:, :-1])
-        dynamics = self._dynamics_terms(batch, h, r, predicted[:, 1:], targets)
+        z_next = torch.cat([seen[:, 1:], last_z[:, None]], 1)
+        dynamics = self._dynamics_terms(batch, h, r, predicted[:, 1:], targets, z_next)
         terms = Terms(decoder, self._entropy_loss(logits), consistency, *dynamics)
         return terms, _starts(batch, z.detach(), context_z, ended)
 
@@ -90,11 +92,12 @@ class WorldModel(nn.Module):
         with torch.no_grad():
             B = batch.o.shape[0]
             logits = self.observation.encode(self.observation.scale(batch.o.flatten(0, 1))).unflatten(0, (B, -1))
-            z = latents.sample(logits[:, :-1])  # (B, T+1, Z)
+            z = latents.sample(logits)  # (B, T+2, Z)
         r = self.dynamics.squash(batch.r)
-        h = self.dynamics(z, batch.a, r, episode_labels(batch))
+        h = self.dynamics(z[:, :-1], batch.a, r, episode_labels(batch))
+        predicted = self.dynamics.next_logits(h[:, 1:])
         zero = torch.zeros((), device=h.device)
-        return Terms(zero, zero, zero, *self._dynamics_terms(batch, h, r, self._predicted(h[:, 1:]), logits[:, 2:]))
+        return Terms(zero, zero, zero, *self._dynamics_terms(batch, h, r, predicted, logits[:, 2:], z[:, 2:]))
 
     def total(self, terms: Terms[Tensor]) -> Tensor:
         """Σ weight · term."""
@@ -107,8 +110,9 @@ class WorldModel(nn.Module):
         z = latents.straight_through(latents.sample(logits), logits)
         return logits, z, self.observation.negative_log_likelihood(o, self.observation.decode(z)).mean()
 
-    def _see(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        """Encode and decode: logits of z_1..z_T, fixed targets z_2..z_{T+1}, samples z_1..z_T, z_0, decoder loss.
+    def _see(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, Tensor], Tensor]:
+        """Encode and decode: logits of z_1..z_T, fixed targets z_2..z_{T+1}, samples of z_1..z_T and of both ends, z_0
+        and z_{T+1}, and the decoder loss.
 
         The observations at both ends (context and what follows) carry no loss, so they take no gradient.
         """
@@ -118,29 +122,24 @@ class WorldModel(nn.Module):
         with torch.no_grad():
             edges = batch.o[:, [0, -1]].flatten(0, 1)
             edge_logits = self.observation.encode(self.observation.scale(edges)).unflatten(0, (B, 2))
-            context_z = latents.sample(edge_logits[:, 0])
+            context_z, last_z = latents.sample(edge_logits).unbind(1)
         targets = torch.cat([logits[:, 1:], edge_logits[:, 1:]], 1).detach()
-        return logits, targets, z, context_z, decoder
+        return logits, targets, z, (context_z, last_z), decoder
 
     def _towards_encoder(self, z: Tensor) -> Tensor:
         """z with its gradient scaled by ``encoder_gradient``."""
         share = self.config.encoder_gradient
         return z.detach() if share == 0 else z * share + z.detach() * (1 - share)
 
-    def _predicted(self, h: Tensor) -> Tensor:
-        """Logits of the latent state predictor."""
-        c = self.config
-        logits = self.dynamics.latent_head(h).unflatten(-1, (c.latent_variables, c.latent_categories))
-        return latents.mix_uniform(logits, c.unimix)
-
     def _dynamics_terms(
-        self, batch: Batch, h: Tensor, r: Tensor, predicted: Tensor, targets: Tensor
+        self, batch: Batch, h: Tensor, r: Tensor, predicted: Tensor, targets: Tensor, z_next: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Latent, reward and discount loss of the steps 1..T."""
         ended = (batch.terminated | batch.truncated)[:, 1:]
         gamma = torch.where(batch.terminated, 0.0, self.discount)[:, 1:]
         latent = _mean(latents.cross_entropy(targets, predicted), ~ended)
-        return latent, self._reward_loss(h[:, 1:], r[:, 1:]), self._discount_loss(h[:, 1:], gamma)
+        output = self.dynamics.reward_output(h[:, 1:], z_next * ~ended.unsqueeze(-1))
+        return latent, self._reward_loss(output, r[:, 1:]), self._discount_loss(h[:, 1:], gamma)
 
     def _entropy_loss(self, logits: Tensor) -> Tensor:
         H = latents.entropy(logits).mean()
@@ -154,8 +153,7 @@ class WorldModel(nn.Module):
             return latents.cross_entropy(logits, predicted)
         return latents.cross_entropy(predicted, logits)
 
-    def _reward_loss(self, h: Tensor, r: Tensor) -> Tensor:
-        output: Tensor = self.dynamics.reward_head(h)
+    def _reward_loss(self, output: Tensor, r: Tensor) -> Tensor:
         if self.dynamics.two_hot is not None:
             return self.dynamics.two_hot.loss(output, r).mean()
         return 0.5 * (output.squeeze(-1) - r).square().mean()  # -ln of a unit normal, without its constant
