@@ -75,7 +75,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"world_model__tokens": "one", "world_model__rewards_in_input": False},
     {"world_model__norm": "pre", "world_model__embedding": "silu"},
     {"world_model__reward_transform": "tanh"},
-    {"world_model__reward_input": "next"},
+    {"world_model__reward_input": "next", "policy__end_threshold": 0.9},
     {"world_model__memory": False, "world_model__sequence_length": 40},  # all of the dream within the window
     {"policy__input": "zh"},
     {"policy__input": "zh", "world_model__tokens": "one"},

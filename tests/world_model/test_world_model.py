@@ -29,7 +29,7 @@ def make(config: Config, *, image: bool = True) -> WorldModel:
 def most_likely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Latents are not sampled but taken where most likely, so that two computations see the same."""
     real = latents.sample
-    monkeypatch.setattr(latents, "sample", lambda logits, temperature=1.0: real(logits, 0.0))
+    monkeypatch.setattr(latents, "sample", lambda logits, temperature=1.0, u=None: real(logits, 0.0))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -132,8 +132,8 @@ def test_reward_and_discount_losses_are_likelihoods() -> None:
 def test_two_hot_rewards() -> None:
     config = small(world_model__reward_head="two-hot")
     model = make(config)
-    h, r = torch.randn(4, 5, 16), torch.randn(4, 5)
-    assert model._reward_loss(model.dynamics.reward_head(h), r).item() == pytest.approx(math.log(63))  # an untrained head is uniform
+    output, r = model.dynamics.reward_head(torch.randn(4, 5, 16)), torch.randn(4, 5)
+    assert model._reward_loss(output, r).item() == pytest.approx(math.log(63))  # an untrained head is uniform
 
 
 def test_entropy_losses_by_hand() -> None:
@@ -218,6 +218,21 @@ def test_two_hot_reward_loss_reaches_everything_once_its_zeros_have_moved() -> N
     batch = random_batch(config, image_spec())
     nn.init.normal_(model.dynamics.reward_head.output.weight)
     assert trained(model, model.losses(batch)[0].reward) == TRAINS["reward"]
+
+
+def test_rewards_see_the_next_state_but_not_that_of_another_episode() -> None:
+    """Where an episode went on, another next state means another reward; where it ended, zeros stand for it."""
+    config = small(world_model__reward_input="next", world_model__encoder_gradient=1.0)
+    model = make(config)
+    batch = random_batch(config, image_spec(), **ENDS)
+    targets: list[Tensor] = []
+    model.dynamics.embed_next.register_forward_pre_hook(lambda _, inputs: targets.append(inputs[0]))
+    terms, _ = model.losses(batch)
+    ended = (batch.terminated | batch.truncated)[:, 1:]
+    assert ended.any()
+    assert not targets[0][ended].any()
+    assert bool((targets[0][~ended].sum(-1) == config.world_model.latent_variables).all())
+    assert trained(model, terms.reward) == BODY | {"reward_head", "embed_next", "encoder"}
 
 
 def test_pretraining_trains_one_model_alone() -> None:
