@@ -299,7 +299,6 @@ def _cpu() -> Config:
             reward_coef=5.0,
             discount_coef=5.0,
             unimix=0.01,
-            encoder_gradient=1.0,
             observation_lr=1e-3,
             dynamics_lr=4e-4,
         ),
