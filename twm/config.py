@@ -354,6 +354,7 @@ def _tiny() -> Config:
             latent_units=128,
             reward_units=64,
             discount_units=64,
+            encoder_gradient=1.0,
             observation_lr=1e-3,
             dynamics_lr=1e-3,
         ),
@@ -365,8 +366,8 @@ def _tiny() -> Config:
             norm=True,
             entropy_coef=0.05,
             entropy_threshold=0.2,
-            actor_lr=1e-3,
-            critic_lr=1e-3,
+            actor_lr=3e-4,  # slower than the critic: a policy that settles before the values are known stays there
+            critic_lr=3e-3,
         ),
         train=TrainConfig(
             interactions=4_000,

@@ -261,18 +261,9 @@ def test_the_tiny_preset_learns_to_catch(tmp_path: Path) -> None:
 
     Three quarters of the preset's interactions at its pace are enough.
     """
-    options = [
-        "--preset",
-        "tiny",
-        "--train.interactions",
-        "3000",
-        "--train.samples",
-        "3e6",
-        "--train.final-episodes",
-        "50",
-    ]
-    options += ["--train.final-episodes", "50", "--out", str(tmp_path / "run"), "--quiet", "--json"]
-    done = subprocess.run([sys.executable, "-m", "twm.cli", "train", *options], capture_output=True, text=True)
+    options = "--preset tiny --train.interactions 3000 --train.samples 3e6 --train.final-episodes 50 --quiet --json"
+    command = [sys.executable, "-m", "twm.cli", "train", *options.split(), "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     random, best = result["random_mean"], result["optimal_return"]
