@@ -307,8 +307,8 @@ def _cpu() -> Config:
             units=256,
             layers=2,
             norm=True,
-            entropy_coef=0.1,
-            entropy_threshold=0.25,
+            entropy_coef=0.005,
+            entropy_threshold=1.0,  # none: where dreams tell no action from another, the policy must not settle
             advantage_scale="percentile",
             critic_head="two-hot",
             slow_critic=0.02,
