@@ -29,6 +29,11 @@ settings.register_profile("twm", deadline=None, derandomize=True)
 settings.load_profile("twm")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first: one that begins last would leave the other workers idle."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 @pytest.fixture
 def unchecked_shapes() -> Iterator[None]:
     """Shape checks off, for what traces Python itself (torch.compile)."""
