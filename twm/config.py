@@ -270,7 +270,7 @@ def preset(name: Preset) -> Config:
 
 
 def _cpu() -> Config:
-    """Real Atari on two cores within two hours: smaller networks, later ideas (docs/lab-book.md)."""
+    """Real Atari on two cores, meant to end within two hours: smaller networks, later ideas (docs/lab-book.md)."""
     return Config(
         env_options=EnvConfig(stack=2),
         replay=ReplayConfig(temperature=2.0),

@@ -4,7 +4,8 @@
     r̂_t, γ̂_t, ẑ_{t+1} ~ p(· | h_t)                     predictors: multilayer perceptrons on h_t
 
 With three tokens a step the transformer reads z_0 a_0 r_0 z_1 a_1 r_1 ... z_T a_T, and h_t is its output
-at a_t. With one token a step (STORM), z_t, a_t and r_{t-1} are added up into it.
+at a_t. With one token a step (STORM), z_t, a_t and r_{t-1} are added up into it. By option (DreamerV3) the
+reward predictor also sees z_{t+1}.
 """
 
 from __future__ import annotations
