@@ -9,7 +9,6 @@ import torch
 from small import SMALL, small, vector_spec
 from torch import Tensor, nn
 
-from twm import imagination
 from twm.config import Config
 from twm.imagination import imagine
 from twm.nn import latents
@@ -182,41 +181,9 @@ def test_gradients_reach_the_policy_and_not_the_world() -> None:
     world_model, policy = make(small(policy__input="zh"))
     dream = imagine(world_model, policy, make_pool(), M=16, H=5)
     losses, _ = policy.losses(dream)
-    policy.backward(policy.total(losses), dream)
+    policy.total(losses).backward()
     assert all(p.grad is not None and p.grad.any() for p in policy.parameters())
     assert all(p.grad is None for p in world_model.parameters())
-
-
-@pytest.mark.parametrize("view", ["z", "zh"])
-def test_blocks_of_rows_change_nothing(view: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dreams and gradients of blocks on threads of their own equal those of all rows at once and plain backward."""
-
-    def dream_and_gradients(smallest: int) -> tuple[Dream, list[Tensor]]:
-        monkeypatch.setattr(imagination, "SMALLEST_BLOCK", smallest)
-        world_model, policy = make(small(policy__input=view, policy__end_threshold=0.5), torch.float64)
-        torch.manual_seed(3)
-        dream = imagine(world_model, policy, make_pool(torch.float64), M=15, H=8)
-        if len(dream.graphs) == 1:  # the plain way: the losses on the graph itself
-            logits, values = dream.graphs[0]
-            carried = dream._replace(logits=logits, values=torch.cat([values, dream.values[:, -1:].detach()], 1))
-            policy.total(policy.losses(carried)[0]).backward()
-        else:
-            policy.backward(policy.total(policy.losses(dream)[0]), dream)
-        return dream, [p.grad for p in policy.parameters() if p.grad is not None]
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        (one, plain), (three, blocks) = dream_and_gradients(16), dream_and_gradients(5)
-    finally:
-        torch.set_num_threads(threads)
-    assert [len(logits) for logits, _ in three.graphs] == [5, 5, 5]
-    assert one.ended.any()
-    for name in ("z", "a", "r", "gamma", "ended", "h", "logits", "values"):
-        torch.testing.assert_close(getattr(one, name), getattr(three, name), rtol=0, atol=1e-12)
-    assert len(plain) == len(blocks) > 0
-    for a, b in zip(plain, blocks):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
 def test_the_policys_forward_pass_is_not_repeated() -> None:
@@ -246,7 +213,7 @@ def test_more_dreams_than_states_begin_twice_somewhere() -> None:
 def test_shapes() -> None:
     world_model, policy = make(SMALL)
     dream = imagine(world_model, policy, make_pool(), M=7, H=5)
-    shapes = {name: tuple(x.shape) for name, x in dream._asdict().items() if name != "graphs"}
+    shapes = {name: tuple(x.shape) for name, x in dream._asdict().items()}
     assert shapes == {
         "z": (7, 6, 12),
         "a": (7, 5),

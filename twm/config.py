@@ -318,7 +318,7 @@ def _cpu() -> Config:
         train=TrainConfig(
             interactions=25_000,
             prefill=2_500,
-            samples=20e6,
+            samples=25e6,
             pretrain_samples=450e3,
             pretrain_splits=8,
             eval_every=5_000,

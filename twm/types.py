@@ -102,8 +102,5 @@ class Dream(NamedTuple):
     gamma: Tensor  # (M, H) predicted discounts
     ended: Tensor  # (M, H) bool: after this step the row goes on from a fresh state
     h: Tensor  # (M, H+1, D): h_{t-1}, what the transformer knew before step t
-    logits: Tensor  # (M, H, A): the actor's
-    values: Tensor  # (M, H+1, ...): the critic's outputs
-    graphs: tuple[tuple[Tensor, Tensor], ...] = ()
-    """Logits and values of the H steps once more, block of rows by block, with the graphs of actor and critic: so that
-    no second forward pass is needed, and each thread can go back through the blocks that it made."""
+    logits: Tensor  # (M, H, A): the actor's, with its graph
+    values: Tensor  # (M, H+1, ...): the critic's outputs, with its graph but for the last step

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from fractions import Fraction
 from itertools import product
 
@@ -13,11 +14,19 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from twm.config import ConfigError
-from twm.nn import conv_cpu
+from twm.nn import conv, conv_cpu
 from twm.nn.conv import Conv2d, ConvTranspose2d
 from twm.nn.conv_plan import WINOGRAD, Axis, Plan, choose
 
 Layer = Conv2d | ConvTranspose2d
+
+
+@pytest.fixture(autouse=True, scope="module")
+def none_is_small() -> Iterator[None]:
+    """The layers here are small, but not to be left to PyTorch."""
+    before, conv.SMALL = conv.SMALL, 0
+    yield
+    conv.SMALL = before
 
 
 def make_layer(
@@ -218,6 +227,21 @@ def test_a_worker_passes_its_error_on(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = make_layer(False, 1, 1, 2)
     with pytest.raises(ZeroDivisionError):
         layer(torch.zeros(4, 3, 3, 1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(("channels", "kernel", "fast"), [(8, 4, False), (9, 4, True), (8, 6, True)])
+def test_small_layers_are_left_to_pytorch(
+    channels: int, kernel: int, fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conv, "SMALL", 64)
+    monkeypatch.setattr(conv, "forward", lambda *_, **__: 1 / 0)
+    layer = make_layer(False, 8, channels, kernel, 2).requires_grad_(False)
+    x = torch.zeros(1, 8, 8, 8, dtype=torch.float64)
+    if fast:
+        with pytest.raises(ZeroDivisionError):
+            layer(x)
+    else:
+        assert torch.equal(layer(x), layer.plain(x))
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 import torch
 
-from twm.nn.workers import alone, in_blocks, over_chunks
+from twm.nn.workers import alone, over_chunks
 
 
 @pytest.fixture(params=[1, 2, 3])
@@ -51,17 +51,3 @@ def test_alone(threads: int) -> None:
 
 def test_one_chunk_stays_here(threads: int) -> None:
     assert over_chunks(5, 8, lambda slices: threading.get_ident()) == [threading.get_ident()]
-
-
-@pytest.mark.parametrize(("rows", "smallest"), [(1, 1), (7, 1), (7, 3), (100, 32), (31, 32)])
-def test_blocks_cover_every_row_in_order(threads: int, rows: int, smallest: int) -> None:
-    blocks = in_blocks(rows, smallest, lambda block: range(rows)[block])
-    assert [i for block in blocks for i in block] == list(range(rows))
-    assert len(blocks) == max(min(threads, rows // smallest), 1)
-    assert all(len(block) >= min(smallest, rows) for block in blocks)
-
-
-def test_blocks_keep_the_callers_gradient_mode(threads: int) -> None:
-    assert all(in_blocks(9, 1, lambda _: torch.is_grad_enabled()))
-    with torch.no_grad():
-        assert not any(in_blocks(9, 1, lambda _: torch.is_grad_enabled()))

@@ -90,9 +90,14 @@ def test_advantages_divided_by_the_range_of_returns() -> None:
     """Returns 0, 100, ..., 2000 have a 5-95 % range of 1800. A hundredth is taken over each time; never below 1."""
     policy = make(policy__advantage_scale="percentile")
     returns = torch.arange(21.0)[None] * 100
-    assert policy._advantage_scale(returns, returns).item() == pytest.approx(18.0)
-    assert policy._advantage_scale(returns, returns).item() == pytest.approx(18.0 + 0.01 * (1800 - 18))
-    assert make(policy__advantage_scale="percentile")._advantage_scale(returns, returns / 1e4).item() == 1.0
+    assert policy._range(returns).item() == pytest.approx(1800.0)
+    assert policy._advantage_scale(returns).item() == 1.0
+    policy.after_update(policy._range(returns))
+    assert policy._advantage_scale(returns).item() == pytest.approx(18.0)
+    policy.after_update(policy._range(returns))
+    assert policy._advantage_scale(returns).item() == pytest.approx(18.0 + 0.01 * (1800 - 18))
+    _, facts = policy.losses(two_steps(LOGITS, VALUES))
+    assert facts.advantage_scale.item() == pytest.approx(policy.return_range.item())
 
 
 def test_scale_divides_the_actors_loss_alone() -> None:

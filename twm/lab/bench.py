@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -33,10 +32,10 @@ from twm.nn.conv import plain_only
 from twm.replay import Replay
 from twm.train.learner import Learner
 from twm.train.loop import configure_torch
+from twm.train.partners import MOST, SMALLEST_SHARE, processes
 from twm.train.run import choose_device
 from twm.train.rundir import machine as describe_machine
-from twm.types import EnvSpec
-from twm.world_model.world_model import WorldModel
+from twm.types import Batch, EnvSpec
 
 ENTRIES, QUICK_ENTRIES = 100_000, 20_000
 Part = dict[str, float]
@@ -59,6 +58,7 @@ def bench(config: Config, *, quick: bool = False, note: Callable[[str], None] | 
             note(f"{name:<22} {part['seconds']:9.4f} s   {part['per_second']:12,.1f} /s")
 
     _training_parts(config, env.spec, device, replay, clock, report)
+    peak_memory = peak_memory_mb(processes(config, device) - 1)
     _acting_parts(config, env.spec, device, clock, report)
     _data_parts(config, env, replay, clock, report)
     env.close()
@@ -70,12 +70,13 @@ def bench(config: Config, *, quick: bool = False, note: Callable[[str], None] | 
         "machine": machine,
         "parts": parts,
         "startup": startup_seconds(repeats=1 if quick else 2),
-        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,  # KiB on Linux
+        "peak_memory_mb": peak_memory,
         "settings": {
             "env": config.env,
             "device": str(device),
             "precision": config.precision,
             "compile": config.compile,
+            "processes": processes(config, device),
             "acting": "onnxruntime" if can_export(device) else "torch",
             "quick": quick,
         },
@@ -101,26 +102,23 @@ def _training_parts(
         _, pool = learner.update_world_model(batch)
 
     report("world_model_update", clock.time(update_world_model, samples))
-
-    def dream() -> Any:
-        return imagine(learner.world_model, learner.policy, pool, p.batch_size, p.horizon)
-
-    report("imagination", clock.time(dream, dreamed))
-    vanilla = WorldModel(replace(c, memory=False), spec, p.discount).to(device).eval()
-    vanilla.load_state_dict(learner.world_model.state_dict())
-
+    report("imagination", clock.time(lambda: learner.dream(pool), dreamed))
     # Several times the work of the above on the same weights: warm, long enough to need fewer repeats and, as time is
     # linear in the dreams, a part of them where there is a hurry.
     part = 8 if clock.quick and p.batch_size >= 64 else 1
-
-    def vanilla_dream() -> Any:
-        return imagine(vanilla, learner.policy, pool, p.batch_size // part, p.horizon)
-
-    timed = clock.time(vanilla_dream, dreamed // part, warm_up=False, repeats=(clock.repeats + 1) // 2)
+    few = min(c.batch_size, SMALLEST_SHARE * MOST)  # sequences to start from
+    options = {"world_model.memory": False, "world_model.batch_size": few, "policy.batch_size": p.batch_size // part}
+    vanilla = Learner(with_options(config, options), spec, device)
+    vanilla.world_model.load_state_dict(learner.world_model.state_dict())
+    _, starts = vanilla.update_world_model(Batch(*(x[:few] for x in batch)))
+    timed = clock.time(lambda: vanilla.dream(starts), dreamed // part, warm_up=False, repeats=(clock.repeats + 1) // 2)
+    vanilla.close()
     report("imagination_vanilla", {**timed, "seconds": timed["seconds"] * part})
-    report("policy_update", clock.time(learner.update_policy, dreamed, prepare=dream, warm_up=not clock.quick))
+    dreams = partial(learner.dream, pool)
+    report("policy_update", clock.time(learner.update_policy, dreamed, prepare=dreams, warm_up=not clock.quick))
     if not clock.quick:  # nothing but the three parts above, one after the other
         report("update", clock.time(lambda: learner.update(batch), samples + dreamed, warm_up=False))
+    learner.close()
 
 
 def _acting_parts(config: Config, spec: EnvSpec, device: torch.device, clock: Clock, report: Report) -> None:
@@ -307,6 +305,12 @@ def _best(work: Callable[[], Any], device: torch.device, repeats: int = 4) -> fl
         synchronise(device)
         best = min(best, time.perf_counter() - start)
     return best
+
+
+def peak_memory_mb(partners: int) -> float:
+    """Of this process and its ended partners, the largest of which stands for all; what they share counts twice."""
+    own, children = (resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return (own + partners * children) / 1024  # KiB on Linux
 
 
 def startup_seconds(repeats: int) -> dict[str, float]:

@@ -26,12 +26,14 @@ def run_seconds(config: Config) -> float:
     replay = filled_replay(spec, c.batch_size + 10 * c.sequence_length)
     batch = learner.batch(replay.sample(c.batch_size, c.sequence_length, np.inf, np.random.default_rng(0))[0])
     returns = torch.zeros(c.batch_size, c.sequence_length, device=learner.device)
-    return (
+    seconds = (
         schedule.updates * _seconds(lambda: learner.update(batch))
         + schedule.pretrain_observation * _seconds(lambda: learner.pretrain_observation(batch))
         + schedule.pretrain_dynamics * _seconds(lambda: learner.pretrain_dynamics(batch))
         + schedule.pretrain_policy * _seconds(lambda: learner.pretrain_policy(batch, returns))
     )
+    learner.close()
+    return seconds
 
 
 def _seconds(work: Callable[[], Any]) -> float:

@@ -1,8 +1,8 @@
 """Convolution layers for images (N, H, W, C): channels last, as matrix products want them.
 
-On a CPU they compute by :mod:`twm.nn.conv_cpu`, everywhere else, and under autocast or export, by PyTorch's own
-functions (:func:`plain`), which also say what the layers mean. The parameters are those of ``nn.Conv2d`` and
-``nn.ConvTranspose2d``: same names, shapes, initialisation.
+On a CPU all but small ones compute by :mod:`twm.nn.conv_cpu`, everywhere else, and under autocast or export, by
+PyTorch's own functions (:func:`plain`), which also say what the layers mean. The parameters are those of
+``nn.Conv2d`` and ``nn.ConvTranspose2d``: same names, shapes, initialisation.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from torch.nn import functional as F
 from twm.config import ConfigError
 from twm.nn.conv_cpu import Convolution, forward
 from twm.nn.conv_plan import choose
+
+SMALL = 48 * 96  # channels in times channels out
 
 
 class _Convolution(nn.Module):
@@ -58,7 +60,7 @@ class _Convolution(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(N, H, W, inputs) to (N, H', W', outputs)."""
         rows, columns = self._check(x)
-        if not _is_fast(x, self.weight):
+        if self._is_small or not _is_fast(x, self.weight):
             return self.plain(x)
         near, far = (x.shape[1], x.shape[2], self.inputs), (rows, columns, self.outputs)
         wide, narrow = (far, near) if self.transposed else (near, far)
@@ -69,6 +71,11 @@ class _Convolution(nn.Module):
             return apply(x, *parameters, plan, self.transposed, self.activation)
         with torch.inference_mode(False), torch.no_grad():  # kept workspaces serve training, too
             return forward(plan, self.transposed, x, plan.pack(self.weight), self.bias, self.activation, keep=False)[0]
+
+    @property
+    def _is_small(self) -> bool:
+        """Whether PyTorch's own are as fast or faster (measured: scripts/conv_bench.py, docs/performance.md)."""
+        return self.kernel <= 4 and self.inputs * self.outputs <= SMALL
 
     def plain(self, x: Tensor) -> Tensor:
         """The same by PyTorch's functions: what CUDA runs, and what the fast path is tested against."""

@@ -46,27 +46,6 @@ def over_chunks(batch: int, size: int, work: Callable[[Sequence[slice]], Result]
     return [future.result() for future in [pool.submit(work, slices[a:b]) for a, b in zip(bounds, bounds[1:])]]
 
 
-def in_blocks(rows: int, smallest: int, work: Callable[[slice], Result]) -> list[Result]:
-    """Call ``work`` with consecutive slices of ``range(rows)``, one for each thread; the results in order.
-
-    For work whose rows do not depend on each other: each thread does all of it for its rows, without a barrier.
-    Blocks have at least ``smallest`` rows, so little work stays on the calling thread.
-    """
-    threads = _threads()
-    blocks = max(min(threads, rows // smallest), 1)
-    if blocks == 1:
-        return [work(slice(0, rows))]
-    grad = torch.is_grad_enabled()
-
-    def call(block: slice) -> Result:
-        with torch.set_grad_enabled(grad):
-            return work(block)
-
-    bounds = [rows * i // blocks for i in range(blocks + 1)]
-    pool = _pool(threads)
-    return [f.result() for f in [pool.submit(call, slice(a, b)) for a, b in zip(bounds, bounds[1:])]]
-
-
 def alone(work: Callable[[], Result]) -> Result:
     """Call ``work`` on one worker.
 

@@ -9,7 +9,6 @@ w_t is the cumulative product of predicted discounts, A_t the advantage by GAE, 
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from typing import NamedTuple
 
@@ -22,7 +21,6 @@ from twm.config import Config
 from twm.nn.mlp import MLP, initialise_orthogonally
 from twm.nn.optimiser import Optimiser
 from twm.nn.two_hot import TwoHot
-from twm.nn.workers import in_blocks
 from twm.policy.returns import dream_weights, gae
 from twm.types import Dream
 
@@ -40,6 +38,7 @@ class PolicyFacts(NamedTuple):
     value: Tensor
     dream_return: Tensor
     advantage_scale: Tensor
+    return_range: Tensor  # from the 5 % to the 95 % quantile of the returns, where advantages are scaled by it
 
 
 class ActorCritic(nn.Module):
@@ -83,14 +82,14 @@ class ActorCritic(nn.Module):
     # Learning
 
     def losses(self, dream: Dream) -> tuple[PolicyLosses, PolicyFacts]:
-        """From a dream; :meth:`backward` takes their gradient back to the networks."""
+        """From a dream, which carries the graphs of actor and critic."""
         c = self.config
         with torch.no_grad():
             values = self.value(dream.values.detach())  # (M, H+1)
             advantages = gae(dream.r, dream.gamma, values, dream.ended, c.gae_lambda)
             returns = advantages + values[:, :-1]
             w = dream_weights(dream.gamma, dream.ended)
-            scale = self._advantage_scale(advantages, returns)
+            scale = self._advantage_scale(advantages)
         log_pi = F.log_softmax(dream.logits, -1)  # (M, H, A)
         chosen = log_pi.gather(-1, dream.a.unsqueeze(-1)).squeeze(-1)
         entropy = normalised_entropy(log_pi)
@@ -100,34 +99,18 @@ class ActorCritic(nn.Module):
             entropy=hinge,
             critic=(w * self._critic_loss(dream, returns)).mean(),
         )
-        return losses, PolicyFacts(entropy.detach().mean(), values.mean(), returns.mean(), scale)
+        facts = PolicyFacts(entropy.detach().mean(), values.mean(), returns.mean(), scale, self._range(returns))
+        return losses, facts
 
     def total(self, losses: PolicyLosses) -> Tensor:
         return losses.actor + self.config.entropy_coef * losses.entropy + losses.critic
 
-    def backward(self, total: Tensor, dream: Dream) -> None:
-        """From the loss to the outputs of actor and critic, then through the networks, block of dreams by block."""
-        outputs = (dream.logits, dream.values)
-        total.backward(inputs=outputs)
-        logits, values = outputs[0].grad, outputs[1].grad
-        if logits is None or values is None:
-            raise ValueError("a loss has a gradient only for the dream it was computed from")
-        parameters = [*self.actor.parameters(), *self.critic.parameters()]
-        starts = list(itertools.accumulate((len(x) for x, _ in dream.graphs), initial=0))
-
-        def through(block: slice) -> tuple[Tensor, ...]:
-            (i,) = range(len(dream.graphs))[block]
-            rows = slice(starts[i], starts[i + 1])
-            return torch.autograd.grad(dream.graphs[i], parameters, (logits[rows], values[rows, :-1]))
-
-        gradients = in_blocks(len(dream.graphs), 1, through)
-        for parameter, *parts in zip(parameters, *gradients, strict=True):
-            parameter.grad = sum(parts[1:], parts[0])  # in the order of the rows, whoever was first
-
-    def after_update(self) -> None:
-        """Let the slow critic follow."""
-        if self.slow_critic is not None:
-            with torch.no_grad():
+    def after_update(self, return_range: Tensor | None = None) -> None:
+        """Let the slow critic and the smoothed range of returns follow."""
+        with torch.no_grad():
+            if return_range is not None:
+                self.return_range.lerp_(return_range, 0.01)
+            if self.slow_critic is not None:
                 for slow, fast in zip(self.slow_critic.parameters(), self.critic.parameters(), strict=True):
                     slow.lerp_(fast, self.config.slow_critic)
 
@@ -146,16 +129,20 @@ class ActorCritic(nn.Module):
             return self.two_hot.loss(output, target)
         return 0.5 * (output.squeeze(-1) - target).square()
 
-    def _advantage_scale(self, advantages: Tensor, returns: Tensor) -> Tensor:
-        """1, the advantages' standard deviation, or the smoothed 5-95 % range of returns, at least 1."""
+    def _advantage_scale(self, advantages: Tensor) -> Tensor:
+        """1, the advantages' standard deviation, or the 5-95 % range of returns, at least 1 (of the updates before)."""
         if self.config.advantage_scale == "std":
             return advantages.std() + 1e-6
         if self.config.advantage_scale == "percentile":
-            quantiles = torch.tensor([0.05, 0.95], device=returns.device, dtype=returns.dtype)
-            low, high = torch.quantile(returns.flatten(), quantiles)
-            self.return_range.lerp_(high - low, 0.01)
             return self.return_range.clamp(min=1.0)
         return torch.ones_like(self.return_range)
+
+    def _range(self, returns: Tensor) -> Tensor:
+        if self.config.advantage_scale != "percentile":
+            return torch.zeros_like(self.return_range)
+        quantiles = torch.tensor([0.05, 0.95], device=returns.device, dtype=returns.dtype)
+        low, high = torch.quantile(returns.flatten(), quantiles)
+        return high - low
 
     def pretraining_losses(self, x: Float[Tensor, "batch inputs"], returns: Float[Tensor, " batch"]) -> PolicyLosses:
         """Before the first dream: the critic learns the returns of the random policy, the actor to stay uniform."""

@@ -12,16 +12,16 @@ from torch import Tensor
 from twm.agent import build
 from twm.config import Config
 from twm.imagination import imagine
+from twm.train.partners import Facts, Team, processes
 from twm.types import Batch, Dream, EnvSpec, Starts, Transitions
 from twm.world_model.world_model import WorldModel
-
-Facts = dict[str, Tensor]  # what an update reports: 0-d tensors, not yet synchronised with the host
 
 
 class Learner:
     def __init__(self, config: Config, spec: EnvSpec, device: torch.device) -> None:
-        self.config = config
+        self.config, self.spec = config, spec
         self.device = device
+        self.team: Team | None = None
         self.agent = build(config, spec)
         self.world_model = self.agent.world_model.to(device).eval()
         self.policy = self.agent.policy.to(device).eval()
@@ -42,34 +42,84 @@ class Learner:
         return facts | self.update_policy(self.dream(starts))
 
     def update_world_model(self, batch: Batch) -> tuple[Facts, Starts]:
-        """Both models on one batch (paper, Algorithm 1, left)."""
-        with training(self.world_model), self._autocast():
-            terms, starts = self._losses(batch)
-            total = self.world_model.total(terms)
-        total.backward()
-        facts = {f"loss/{name}": term.detach() for name, term in terms.items()}
+        """Both models on one batch (paper, Algorithm 1, left); the states are those of the learner's own rows."""
+        rows = len(batch.a)
+        with self._together() as team:
+            own = team.split(batch)
+            team.begin("world_model")
+            facts, starts = self.world_model_gradients(own, len(own.a) / rows)
+            facts = team.finish(facts, [self.world_model], rows)
         for name in ("observation", "dynamics"):
             facts[f"grad/{name}"] = self.optimisers[name].step()
         return facts, starts
 
     def dream(self, starts: Starts) -> Dream:
-        """As many and as long as the policy's update asks for."""
-        c = self.config.policy
-        with self._autocast():
-            return imagine(self.world_model, self.policy, starts, c.batch_size, c.horizon)
+        """As many and as long as the policy's update asks for; partners keep theirs."""
+        M = self.config.policy.batch_size
+        with self._together() as team:
+            team.begin("dream")
+            dream = self.dream_from(starts, team.own(M))
+            team.finish({}, [], M)
+        return dream
 
     def update_policy(self, dream: Dream) -> Facts:
         """Actor and critic on one dream, which carries their forward passes (paper, Algorithm 1, right)."""
+        M = self.config.policy.batch_size
+        with self._together() as team:
+            team.begin("policy")
+            facts = self.policy_gradients(dream, team.own(M) / M)
+            facts = team.finish(facts, [self.policy.actor, self.policy.critic], M)
+        for name in ("actor", "critic"):
+            facts[f"grad/{name}"] = self.optimisers[name].step()
+        self.policy.after_update(facts["policy/return_range"])
+        return facts
+
+    # ----------------------------------------------------------------------------------------------
+    # What each process does for its share of the rows
+
+    def world_model_gradients(self, batch: Batch, share: float) -> tuple[Facts, Starts]:
+        """Gradients of ``share`` times the loss."""
+        with training(self.world_model), self._autocast():
+            terms, starts = self._losses(batch)
+            total = self.world_model.total(terms)
+        (total * share).backward()
+        return {f"loss/{name}": term.detach() for name, term in terms.items()}, starts
+
+    def dream_from(self, starts: Starts, M: int) -> Dream:
+        with self._autocast():
+            return imagine(self.world_model, self.policy, starts, M, self.config.policy.horizon)
+
+    def policy_gradients(self, dream: Dream, share: float) -> Facts:
+        """Gradients of ``share`` times the loss."""
         with self._autocast():
             losses, seen = self.policy.losses(dream)
             total = self.policy.total(losses)
-        self.policy.backward(total, dream)
+        (total * share).backward()
         facts = {f"loss/policy_{name}": term.detach() for name, term in losses._asdict().items()}
         facts |= {f"policy/{name}": value for name, value in seen._asdict().items()}
-        for name in ("actor", "critic"):
-            facts[f"grad/{name}"] = self.optimisers[name].step()
-        self.policy.after_update()
         return facts | {"dream/reward": dream.r.mean(), "dream/ended": dream.ended.float().mean()}
+
+    @contextmanager
+    def _together(self) -> Iterator[Team]:
+        """The partners, started when they are first needed; inside, each process has its share of the threads."""
+        threads = torch.get_num_threads()
+        if self.team is None:
+            count = processes(self.config, self.device)
+            self.team = Team(self.config, self.spec, (self.world_model, self.policy), count)
+        if self.team.count == 1:
+            yield self.team
+            return
+        torch.set_num_threads(max(threads // self.team.count, 1))
+        try:
+            yield self.team
+        finally:
+            torch.set_num_threads(threads)
+
+    def close(self) -> None:
+        """Let the partners go; they would come again when needed."""
+        if self.team is not None:
+            self.team.close()
+            self.team = None
 
     # ----------------------------------------------------------------------------------------------
     # Pretraining: each part alone

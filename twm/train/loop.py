@@ -71,10 +71,13 @@ def train(
         with MetricLog(directory.metrics_path, track, config=to_dict(config)) as metrics:
             run = Run(config, directory, metrics, display)
             with stopping_by_signal(run):
-                explore(run)
-                pretrain(run)
-                learn(run)
-                run.save()
+                try:
+                    explore(run)
+                    pretrain(run)
+                    learn(run)
+                    run.save()
+                finally:
+                    run.learner.close()
                 result = final_evaluation(run.agent, config, display, on_step=run.leave_if_requested)
             write_json(directory.eval_path, {**result, "interactions": run.interactions, "seconds": run.seconds})
     return {**read_json(directory.eval_path), "run": str(out)}

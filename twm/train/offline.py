@@ -61,7 +61,10 @@ def train_offline(
         with MetricLog(directory.metrics_path, track, step_key="updates", config=to_dict(config)) as metrics:
             run = OfflineRun(config, directory, metrics, display)
             with stopping_by_signal(run):
-                run.learn()
+                try:
+                    run.learn()
+                finally:
+                    run.learner.close()
         result = {"held_out": run.held_out_losses(), "updates": run.updates, "env": config.env, "seed": config.seed}
         write_json(directory.eval_path, {**result, **run.sizes(), "seconds": run.seconds})
     return {**read_json(directory.eval_path), "run": str(out)}

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from twm.train.learner import Facts
+from twm.train.partners import Facts
 from twm.train.run import Run
 
 SAVE_EVERY = 500  # updates
