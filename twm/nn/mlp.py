@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from twm.nn.dropout import Dropout
+
 
 class MLP(nn.Module):
     """``layers`` hidden layers of ``units`` with SiLU between, and a linear output.
@@ -35,7 +37,7 @@ class MLP(nn.Module):
                 parts.append(nn.LayerNorm(units))
             parts.append(nn.SiLU())
             if dropout:
-                parts.append(nn.Dropout(dropout))
+                parts.append(Dropout(dropout))
             width = units
         self.output = nn.Linear(width, outputs)
         self.hidden = nn.Sequential(*parts)

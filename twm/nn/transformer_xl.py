@@ -19,6 +19,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from twm.nn.dropout import Dropout
+
 
 def sinusoids(length: int, width: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "length width"]:
     """R_d for the distances d = length-1, ..., 1, 0: sines of d/10000^(2k/width), then cosines."""
@@ -91,7 +93,7 @@ class Layer(nn.Module):
         self.expand = nn.Linear(width, feedforward)
         self.contract = nn.Linear(feedforward, width)
         self.norm_feedforward = nn.LayerNorm(width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def split(self, x: Tensor) -> Tensor:
         """(B, T, D) to (heads, B, T, D / heads). Heads come first: all rows share a head's positions, so the
