@@ -1,31 +1,26 @@
 """Environments in another process, for :class:`twm.envs.vector.VectorEnv`.
 
-Threads cannot share the work: ale-py holds the interpreter lock while it emulates. So a worker is a plain child
-process that makes its own environments from their recipes and is told what to do through a pipe. (A process of the
-multiprocessing module would import the user's script again, or copy a process with running torch threads.)
+Threads cannot share the work: ale-py holds the interpreter lock while it emulates. So a worker is a child process
+(:mod:`twm.child`) that makes its own environments from their recipes and is told what to do through a pipe.
 
     recipes     one line of JSON
     request     header, rows x int64 (seeds or actions), rows x uint8 (which rows to act on)
     reply       0, rows x 4 float32 (reward, terminated, truncated, game_over), then the observations acted on;
                 or 1, the length of a message, and the message
-
-The worker ends when its standard input does, so it never outlives its parent.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import struct
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from twm import child
 from twm.config import EnvConfig
 from twm.envs.base import Env
 from twm.types import FrameArray
@@ -57,13 +52,8 @@ class Worker:
     """The parent's end. Sending and receiving are apart, so that all workers compute at the same time."""
 
     def __init__(self, recipes: Sequence[Mapping[str, Any]]) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from twm.envs.worker import main; main()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pipesize=1 << 20,  # where it can be set: a whole reply fits, and the worker need not wait for its reader
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+        # With such a pipe (where it can be set) a whole reply fits, and the worker need not wait for its reader.
+        self._process = child.start("twm.envs.worker", pipesize=1 << 20)
         self._write([json.dumps(list(recipes)).encode() + b"\n"])
 
     @property
@@ -85,14 +75,7 @@ class Worker:
             self._read(memoryview(observations[row]).cast("B"))
 
     def close(self) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        child.stop(self._process)
 
     def _write(self, parts: list[bytes]) -> None:
         try:
@@ -121,9 +104,7 @@ class Worker:
 
 def main() -> None:
     """The child's end: serve requests until there are none."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
-    requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print must not get into the replies
+    requests, replies = child.pipes()
     try:
         _serve(requests, replies)
     except BrokenPipeError:

@@ -2,14 +2,12 @@
 
 PyTorch splits every operation between threads, and small operations gain little by it: two threads made the ``cpu``
 preset's update 1.3 times as fast as one, two processes 1.6 times. Here the learner and its partners go through the
-whole update side by side, each on its own cores. A partner is a plain child process without a state of its own: weights
+whole update side by side, each on its own cores. A partner is a child process without a state of its own: weights
 lie in memory that all share, and what a partner draws comes from a seed that the learner draws for it. So checkpoints,
 resume and repeatability are the learner's alone.
 
     request     one line of JSON: what to do, and the seed; the rows of a batch lie in shared memory
     reply       one line of JSON: the facts of its rows, or an error; the gradients lie in shared memory
-
-The partner ends when its standard input does, so it never outlives the learner.
 """
 
 from __future__ import annotations
@@ -18,9 +16,6 @@ import dataclasses
 import json
 import mmap
 import os
-import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
@@ -28,6 +23,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor, nn
 
+from twm import child
 from twm.config import Config, from_dict, to_dict
 from twm.types import Batch, EnvSpec
 
@@ -107,7 +103,6 @@ class Team:
     def __init__(self, config: Config, spec: EnvSpec, modules: Sequence[nn.Module], count: int) -> None:
         """``modules`` move into shared memory."""
         self.count = count
-        self._config = config
         self._rows = shares(config.world_model.batch_size, count)
         self._partners: list[Partner] = []
         if count == 1:
@@ -152,13 +147,13 @@ class Team:
             return facts
         parts = shares(rows, self.count)
         means = {name: value * ((parts[0].stop - parts[0].start) / rows) for name, value in facts.items()}
-        parameters = [p for module in modules for p in module.parameters() if p.grad is not None]
+        parameters = [(p, p.grad) for module in modules for p in module.parameters() if p.grad is not None]
         for partner, part in zip(self._partners, parts[1:], strict=True):
             reply = partner.receive()
             for name in means:
                 means[name] = means[name] + reply[name] * ((part.stop - part.start) / rows)
-            if parameters:
-                torch._foreach_add_([p.grad for p in parameters], [partner.gradients[p] for p in parameters])  # type: ignore[misc]
+            for p, gradient in parameters:
+                gradient.add_(partner.gradients[p])
         return means
 
     def close(self) -> None:
@@ -172,13 +167,7 @@ class Partner:
 
     def __init__(self, recipe: dict[str, Any], file: int, batch: Batch, gradients: dict[nn.Parameter, Tensor]) -> None:
         self.batch, self.gradients = batch, gradients
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", "from twm.train.partners import main; main()"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=[file],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
+        self._process = child.start("twm.train.partners", pass_fds=[file])
         self._write(recipe)
 
     def send(self, command: str, **values: Any) -> None:
@@ -195,14 +184,7 @@ class Partner:
         return reply
 
     def close(self) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
-        try:
-            self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+        child.stop(self._process)
 
     def _write(self, message: dict[str, Any]) -> None:
         stream = self._process.stdin
@@ -232,9 +214,7 @@ def _recipe(config: Config, spec: EnvSpec, index: int, count: int, file: int, th
 
 def main() -> None:
     """Serve requests until there are none."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the learner's to handle
-    requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print must not get into the replies
+    requests, replies = child.pipes()
     try:
         _serve(requests, replies)
     except BrokenPipeError:
