@@ -366,8 +366,8 @@ def test_eval_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     ends = {"happened": 3, "predicted": 2, "precision": 1.0, "recall": 2 / 3}
     part = {"steps": 25, "horizons": {"5": horizon}, "ends": ends}
     evaluate, quality = Fake(RESULT), Fake({"policy": part, "random": part})
-    monkeypatch.setitem(sys.modules, "twm.train.evaluate", SimpleNamespace(evaluate_run=evaluate))
-    monkeypatch.setitem(sys.modules, "twm.analysis.quality", SimpleNamespace(world_model_quality=quality))
+    monkeypatch.setattr("twm.train.evaluate.evaluate_run", evaluate)
+    monkeypatch.setattr("twm.analysis.quality.world_model_quality", quality)
     assert line("eval runs/x --episodes 7 --seed 2 --checkpoint best --device cpu --video a.mp4 --quiet") == 0
     assert capsys.readouterr().out.startswith("score   0.75 [0.5, 1], mean of 2 episodes\n")
     options = {
@@ -379,8 +379,9 @@ def test_eval_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, capsys: pyt
         "quiet": True,
     }
     assert evaluate.calls == [((Path("runs/x"),), options)]
-    assert line("eval runs/x --world-model --steps 50 --json") == 0
-    assert quality.calls == [((Path("runs/x"),), {"steps": 50, "seed": 0})]
+    assert line("eval runs/x --world-model --steps 50 --checkpoint best --device cpu --json") == 0
+    options = {"steps": 50, "seed": 0, "checkpoint": "best", "device": "cpu"}
+    assert quality.calls == [((Path("runs/x"),), options)]
     assert json.loads(capsys.readouterr().out) == quality.result
     assert line("eval runs/x --world-model") == 0
     text = capsys.readouterr().out

@@ -45,14 +45,16 @@ Columns = dict[str, Numbers]
 """Measurements by name and horizon ("mse 5"), one number for each start."""
 
 
-def world_model_quality(run: Path, *, steps: int, seed: int) -> dict[str, Any]:
+def world_model_quality(
+    run: Path, *, steps: int, seed: int, checkpoint: str = "latest", device: str = "auto"
+) -> dict[str, Any]:
     """Measure the model of a run on ``steps`` fresh interactions: half of them played by its policy, half at random.
 
     A model trained on recorded episodes is measured on those that were held out.
     """
     if steps < 2:
         raise ConfigError(f"half of the steps are played by each of two policies: expected at least 2, got {steps}")
-    agent, config, interactions = load_agent(run)
+    agent, config, interactions = load_agent(run, which=checkpoint, device=device)
     if RunDir(run).held_out.is_dir():
         sources = {"held_out": held_out(RunDir(run), steps)}
     else:

@@ -52,7 +52,9 @@ class Eval:
                 raise UsageError("--video films the agent, --world-model measures dreams: give one of them")
             from twm.analysis.quality import world_model_quality
 
-            quality = world_model_quality(self.run, steps=self.steps, seed=self.seed)
+            quality = world_model_quality(
+                self.run, steps=self.steps, seed=self.seed, checkpoint=self.checkpoint, device=self.device
+            )
             return Output(quality, quality_text(quality))
 
         from twm.train.evaluate import evaluate_run

@@ -1,7 +1,7 @@
 """A batch shared between processes of one machine: each computes the gradients of its rows, the learner adds them up.
 
 PyTorch splits every operation between threads, and small operations gain little by it: two threads made the ``cpu``
-preset's update 1.3 times as fast as one, two processes 1.6 times. Here the learner and its partners go through the
+preset's update 1.3 times as fast as one, two processes 1.7 times. Here the learner and its partners go through the
 whole update side by side, each on its own cores. A partner is a child process without a state of its own: weights
 lie in memory that all share, and what a partner draws comes from a seed that the learner draws for it. So checkpoints,
 resume and repeatability are the learner's alone.
