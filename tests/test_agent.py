@@ -172,6 +172,22 @@ def test_state_goes_on_where_it_stopped(options: dict[str, Any], stop: int) -> N
     assert torch.equal(agent.state()["h"], resumed.state()["h"])
 
 
+@pytest.mark.parametrize("options", MEMORIES)
+def test_state_goes_on_after_the_weights_have_changed(options: dict[str, Any]) -> None:
+    """As in training: the agent that went on and the one that was loaded know the same weights."""
+    options = {"policy__input": "zh", "world_model__sequence_length": 3, **options}
+    life, agent, resumed = Life(), make(**options), make(**options)
+    life.act(agent, 0, 4)
+    with torch.no_grad():
+        for one in (agent, resumed):
+            for p in one.world_model.dynamics.parameters():
+                p.mul_(1.5)
+    agent.refresh()
+    resumed.load_state(agent.state())
+    assert life.act(agent, 4, STEPS) == life.act(resumed, 4, STEPS)
+    assert torch.equal(agent.state()["h"], resumed.state()["h"])
+
+
 def test_state_is_small_whole_tensors() -> None:
     """Only what is remembered, not the room set aside; contiguous, as files want it."""
     agent = make(policy__input="zh")

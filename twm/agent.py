@@ -75,6 +75,12 @@ class Agent:
         """Begin anew: the next observation is the first one."""
         self._history = self._h = None
 
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """After a change of the weights: what was derived from them alone is derived anew, memories stay."""
+        if self._history is not None and self._history.memory is not None:
+            self._history.memory.project(self.world_model.dynamics.transformer)
+
     def state(self) -> dict[str, Any]:
         """What is remembered, for an exact resume; empty for a policy on z."""
         if self._history is None or self._h is None:

@@ -6,17 +6,20 @@ copy a process with running torch threads. It ends when its standard input does,
 
 from __future__ import annotations
 
+import contextlib
 import os
-import signal
 import subprocess
 import sys
 from typing import IO, Any
+
+# Signals that reach a whole group are the parent's to answer: it may want to save, with its children, before it ends.
+DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 
 
 def start(module: str, **options: Any) -> subprocess.Popen[bytes]:
     """A process that calls ``main`` of ``module``, finds modules where this one does, and waits for requests."""
     return subprocess.Popen(
-        [sys.executable, "-c", f"from {module} import main; main()"],
+        [sys.executable, "-c", f"{DEAF}; from {module} import main; main()"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -28,7 +31,8 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     """Let it end, or end it."""
     for stream in (process.stdin, process.stdout):
         if stream is not None:
-            stream.close()
+            with contextlib.suppress(OSError):  # a request that a dead child never read is still to be flushed
+                stream.close()
     try:
         process.wait(timeout=10)
     except subprocess.TimeoutExpired:
@@ -38,7 +42,6 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 def pipes() -> tuple[IO[bytes], IO[bytes]]:
     """The child's end: requests and replies. What libraries print goes to standard error, not into the replies."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the parent's to handle
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return sys.stdin.buffer, replies

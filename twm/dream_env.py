@@ -17,9 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from twm.analysis.recording import own_random_numbers
 from twm.config import ConfigError
-from twm.train.evaluate import load_agent, load_replay
+from twm.train.evaluate import load_agent, load_replay, own_random_numbers
 from twm.types import FrameArray
 from twm.world_model.dynamics import History
 

@@ -175,7 +175,7 @@ def test_a_signal_saves_and_stops_between_two_updates(
     assert loaded is not None
     assert loaded.state["counters"]["updates"] == 9
     monkeypatch.setattr(loop, "update", original)
-    train(small(), tmp_path / "run", resume=True, quiet=True)
+    train(small(), tmp_path / "run", quiet=True)
     assert_same_run(finished, tmp_path / "run")
 
 
@@ -216,15 +216,43 @@ def test_a_loss_that_is_no_number_stops_the_run_and_leaves_a_good_checkpoint(
 
 def test_options_that_contradict_a_run_are_refused_by_name(finished: Path) -> None:
     with pytest.raises(ConfigError, match=r"--policy.horizon: saved 3, given 4"):
-        train(small(policy__horizon=4), finished, resume=True, quiet=True)
+        train(small(policy__horizon=4), finished, quiet=True)
 
 
 def test_more_interactions_extend_a_run_at_the_same_ratio(tmp_path: Path) -> None:
     train(small(), tmp_path / "run", quiet=True)
-    result = train(small(train__interactions=80), tmp_path / "run", resume=True, quiet=True)
+    result = train(small(train__interactions=80), tmp_path / "run", quiet=True)
     assert result["interactions"] == 80
     records = metrics.read(tmp_path / "run" / "metrics.jsonl")
     assert records[-1]["updates"] == 56  # 28 over 20 interactions, so 56 over 40
+
+
+def test_an_extension_that_is_interrupted_is_not_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The evaluation of the run as it was says nothing of what it is to become."""
+    train(small(), tmp_path / "run", quiet=True)
+    with monkeypatch.context() as patch:
+        interrupt_after(patch, 10, "interact")
+        with pytest.raises(KeyboardInterrupt):
+            train(small(train__interactions=80), tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run" / "eval.json").exists()
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())["train"]
+    again = small(train__interactions=80, train__samples=saved["samples"])
+    assert train(again, tmp_path / "run", quiet=True)["interactions"] == 80
+    assert metrics.read(tmp_path / "run" / "metrics.jsonl")[-1]["updates"] == 56
+
+
+def test_fewer_interactions_than_there_are_change_nothing(tmp_path: Path) -> None:
+    train(small(), tmp_path / "run", quiet=True)
+    before = {name: (tmp_path / "run" / name).read_bytes() for name in ("config.json", "eval.json")}
+    with pytest.raises(ConfigError, match=r"already has 60 interactions: expected at least as many .* but got 50"):
+        train(small(train__interactions=50), tmp_path / "run", quiet=True)
+    assert {name: (tmp_path / "run" / name).read_bytes() for name in before} == before
+
+
+def test_a_run_of_random_play_only(tmp_path: Path) -> None:
+    result = train(small(train__interactions=40), tmp_path / "run", quiet=True)
+    assert result["interactions"] == 40
+    assert metrics.read(tmp_path / "run" / "metrics.jsonl")[-1]["updates"] == 0
 
 
 def test_a_second_process_is_kept_out(tmp_path: Path) -> None:

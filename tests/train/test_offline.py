@@ -17,6 +17,7 @@ from twm.config import Config, ConfigError
 from twm.dataset import save_episode
 from twm.envs import make_env
 from twm.train import checkpoint, metrics
+from twm.train.averages import Averages
 from twm.train.loop import train
 from twm.train.offline import held_out_replay, saved_spec
 from twm.train.rundir import RunDir
@@ -66,6 +67,24 @@ def test_every_tenth_episode_is_held_out(finished: Path, dataset: Path) -> None:
     assert held_out.ended.tolist() == [False] * 38 + [True]
     assert saved_spec(directory).observation_shape == (2, 16, 16)
     assert directory.config()["env"] == "catch-episodes"
+
+
+def test_losses_that_a_device_has_not_told_yet_are_logged(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU facts stay there until they are asked for."""
+    add, settle = Averages.add, Averages.settle
+
+    def without_waiting(self: Averages, where: str, facts: dict[str, torch.Tensor]) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Averages, "settle", lambda _: None)
+            add(self, where, facts)
+        assert Averages.settle is settle
+
+    monkeypatch.setattr(Averages, "add", without_waiting)
+    train(config(), tmp_path / "run", dataset=dataset, quiet=True)
+    records = metrics.read(tmp_path / "run" / "metrics.jsonl")
+    assert [r["updates"] for r in records if "loss/decoder" in r] == [10, 20, 30]
 
 
 def test_it_learns_and_says_so(finished: Path) -> None:

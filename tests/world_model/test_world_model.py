@@ -59,7 +59,7 @@ def slow_losses(model: WorldModel, batch: Batch) -> dict[str, float]:
                 before = torch.softmax(model.dynamics.predict(hidden(t - 1)).z_logits, -1)
                 sums["consistency"] -= sum(float(a) * math.log(b) for a, b in zip(q[t].flatten(), before.flatten()))
             prediction = model.dynamics.predict(hidden(t))
-            z_next = torch.zeros_like(z[t]) if ended[t] else z[t + 1]
+            z_next = prediction.z if ended[t] else z[t + 1]
             r_hat = model.dynamics.reward_mean(model.dynamics.reward_output(hidden(t), z_next))
             if not ended[t]:
                 after = torch.softmax(prediction.z_logits, -1)
@@ -221,17 +221,26 @@ def test_two_hot_reward_loss_reaches_everything_once_its_zeros_have_moved() -> N
 
 
 def test_rewards_see_the_next_state_but_not_that_of_another_episode() -> None:
-    """Where an episode went on, another next state means another reward; where it ended, zeros stand for it."""
+    """Where an episode ended, a state that the model draws stands for what follows, as it does in dreams."""
     config = small(world_model__reward_input="next", world_model__encoder_gradient=1.0)
     model = make(config)
     batch = random_batch(config, image_spec(), **ENDS)
+    with torch.no_grad():  # sure of the first category, whatever happens
+        model.dynamics.latent_head.output.weight.zero_()
+        model.dynamics.latent_head.output.bias.zero_().unflatten(0, (config.world_model.latent_variables, -1))[:, 0] = (
+            100.0
+        )
     targets: list[Tensor] = []
     model.dynamics.embed_next.register_forward_pre_hook(lambda _, inputs: targets.append(inputs[0]))
     terms, _ = model.losses(batch)
+    model.dynamics_losses(batch)
     ended = (batch.terminated | batch.truncated)[:, 1:]
     assert ended.any()
-    assert not targets[0][ended].any()
-    assert bool((targets[0][~ended].sum(-1) == config.world_model.latent_variables).all())
+    for target in targets:
+        z_next = target.unflatten(-1, (config.world_model.latent_variables, -1))
+        assert (z_next.sum(-1) == 1).all()
+        assert (z_next[ended][..., 0] == 1).all()
+        assert not (z_next[~ended][..., 0] == 1).all()
     assert trained(model, terms.reward) == BODY | {"reward_head", "embed_next", "encoder"}
 
 
@@ -342,6 +351,9 @@ def test_states_for_a_policy_on_z_and_h() -> None:
             begins = (b, t - 1) in ENDS["terminated"] + ENDS["truncated"]
             expected = torch.zeros(16) if begins else whole[b, t - 1]
             torch.testing.assert_close(h[b, t - 1], expected)
+    only_z, zeros = model.states(batch, hidden=False)
+    assert torch.equal(only_z, z)
+    assert torch.equal(zeros, torch.zeros_like(h))
 
 
 # --------------------------------------------------------------------------------------------------

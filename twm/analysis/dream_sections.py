@@ -12,12 +12,12 @@ import torch
 
 from twm.agent import Agent
 from twm.analysis import attention, dreaming, quality, quality_figures, trajectories
-from twm.analysis.recording import Episode, own_random_numbers, record
+from twm.analysis.recording import Episode, record
 from twm.analysis.section import Section, Writer
 from twm.analysis.tables import Row
 from twm.analysis.trajectories import Strip
 from twm.config import Config, ConfigError
-from twm.train.evaluate import load_agent
+from twm.train.evaluate import load_agent, own_random_numbers
 from twm.train.files import write_json
 from twm.world_model.open_loop import Context, Rollout
 

@@ -32,9 +32,9 @@ from torch import Tensor
 
 from twm.agent import Agent
 from twm.analysis import dreaming
-from twm.analysis.recording import Episode, held_out, own_random_numbers, record
+from twm.analysis.recording import Episode, held_out, record
 from twm.config import ConfigError
-from twm.train.evaluate import load_agent
+from twm.train.evaluate import load_agent, own_random_numbers
 from twm.train.rundir import RunDir
 
 HORIZONS = (1, 5, 15, 50)

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from twm.agent import Agent
 from twm.config import Config, ConfigError
 from twm.envs import make_env
+from twm.train.evaluate import own_random_numbers
 from twm.train.offline import held_out_replay
 from twm.train.rundir import RunDir
 from twm.types import FrameArray
@@ -96,12 +96,3 @@ def remembering(agent: Agent | None) -> Iterator[None]:
         yield
     finally:
         agent.load_state(before)
-
-
-@contextmanager
-def own_random_numbers(seed: int) -> Iterator[None]:
-    """torch draws from its own seed inside; outside nothing has changed, so that looking at a run never alters one."""
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(seed)
-        yield

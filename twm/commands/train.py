@@ -58,9 +58,7 @@ class Train:
 
         from twm.train.loop import train
 
-        result = train(
-            config, out, resume=self.resume is not None, quiet=self.quiet, track=self.track, dataset=self.dataset
-        )
+        result = train(config, out, quiet=self.quiet, track=self.track, dataset=self.dataset)
         return Output(result, run_text(result, out))
 
     def _offline(self) -> bool:

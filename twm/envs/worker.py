@@ -11,6 +11,8 @@ Threads cannot share the work: ale-py holds the interpreter lock while it emulat
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import struct
@@ -52,8 +54,11 @@ class Worker:
     """The parent's end. Sending and receiving are apart, so that all workers compute at the same time."""
 
     def __init__(self, recipes: Sequence[Mapping[str, Any]]) -> None:
-        # With such a pipe (where it can be set) a whole reply fits, and the worker need not wait for its reader.
-        self._process = child.start("twm.envs.worker", pipesize=1 << 20)
+        self._process = child.start("twm.envs.worker")
+        if self._process.stdout is not None and hasattr(fcntl, "F_SETPIPE_SZ"):
+            # A whole reply fits, and the worker need not wait for its reader. Many workers may use up what a user has.
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, 1 << 20)
         self._write([json.dumps(list(recipes)).encode() + b"\n"])
 
     @property

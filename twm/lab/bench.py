@@ -1,8 +1,9 @@
 """How fast it is on this machine, beside how fast the machine is (paper, "Wall-Clock Times").
 
 Every part is timed, updates in as many processes as training uses, between two measurements of the machine itself, a
-large float32 matrix product. ``units`` = seconds x GFLOPS measured: what the part would take in seconds on a machine of one GFLOPS, so
-figures from different machines compare. ``of_peak`` is the counted work over what the machine could have done.
+large float32 matrix product. ``units`` = seconds x GFLOPS measured: what the part would take in seconds on a machine
+of one GFLOPS, so figures from different machines compare. ``of_peak`` is the counted work over what the machine could
+have done.
 """
 
 from __future__ import annotations

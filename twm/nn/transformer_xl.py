@@ -61,8 +61,11 @@ class Memory:
         self.step = torch.zeros(room, dtype=torch.long, device=weight.device)
         self.length = 0
         self.reach = reach
-        # The projected positions do not change while the weights do not.
-        self.positions = transformer.positions(room)
+        self.project(transformer)
+
+    def project(self, transformer: TransformerXL) -> None:
+        """The projected positions, which change with the weights only."""
+        self.positions = transformer.positions(self.step.shape[0])
 
     def extend(self, episode: Tensor, step: Tensor) -> int:
         """Make room for new tokens with these labels; returns where the first of them stands."""

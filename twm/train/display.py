@@ -1,7 +1,7 @@
 """What a person sees while a run goes on: a live line in a terminal, a plain line now and then elsewhere.
 
 Everything goes to stderr, so that stdout stays free for results. There is no thread: the display is drawn
-from :meth:`Display.advance`, so nothing is left half-held when evaluation workers are forked.
+from :meth:`Display.advance`.
 """
 
 from __future__ import annotations

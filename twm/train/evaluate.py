@@ -6,7 +6,7 @@ over-represented. The policy is sampled (temperature 1), the encoder takes the m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def evaluate(
         return actions
 
     remembered = agent.state()
-    with _own_random_numbers(seed):
+    with own_random_numbers(seed):
         scores = play(policy, config, episodes, seed=seed, before_round=agent.forget, on_step=on_step, film=film)
     agent.load_state(remembered)
     return summary(scores)
@@ -66,7 +66,7 @@ def evaluate_random(
 ) -> dict[str, Any]:
     """The same with uniformly random actions."""
     rng = np.random.default_rng(seed)
-    actions = make_env(config.env, config.env_options, training=False).spec.num_actions
+    actions = env_spec(config.env, config.env_options).num_actions
     return summary(
         play(lambda o, _r, _s: rng.integers(actions, size=len(o)), config, episodes, seed=seed, on_step=on_step)
     )
@@ -235,8 +235,8 @@ def evaluate_run(
 
 
 @contextmanager
-def _own_random_numbers(seed: int) -> Any:
-    devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-    with torch.random.fork_rng(devices):
+def own_random_numbers(seed: int) -> Iterator[None]:
+    """torch draws from its own seed inside; outside nothing has changed, so that looking at a run never alters one."""
+    with torch.random.fork_rng(range(torch.cuda.device_count())):  # all of them: the seed goes to all
         torch.manual_seed(seed)
         yield

@@ -51,6 +51,7 @@ class Learner:
             facts = team.finish(facts, [self.world_model], rows)
         for name in ("observation", "dynamics"):
             facts[f"grad/{name}"] = self.optimisers[name].step()
+        self.agent.refresh()
         return facts, starts
 
     def dream(self, starts: Starts) -> Dream:
@@ -151,7 +152,7 @@ class Learner:
     def pretrain_policy(self, batch: Batch, returns: Tensor) -> Facts:
         """``returns`` (B, T): what the random policy really earned from each step on."""
         with self._autocast():
-            z, h = self.world_model.states(batch)
+            z, h = self.world_model.states(batch, hidden=self.config.policy.input == "zh")
             losses = self.policy.pretraining_losses(self.policy.view(z, h).flatten(0, 1), returns.flatten())
             total = self.policy.total(losses)
         total.backward()

@@ -6,13 +6,15 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from twm.config import Config, to_dict, validate
+from twm.config import Config, ConfigError, to_dict, validate
 from twm.nn.memory import tune_allocator
+from twm.train import checkpoint
 from twm.train.display import Display
 from twm.train.evaluate import final_evaluation
 from twm.train.files import read_json
@@ -41,14 +43,13 @@ def train(
     config: Config,
     out: Path | str | None = None,
     *,
-    resume: bool = False,
     quiet: bool = False,
     track: tuple[str, ...] = (),
     dataset: Path | None = None,
 ) -> dict[str, Any]:
     """Run ``config`` to its end in the directory ``out``, or go on with the run there; returns its evaluation.
 
-    Without ``out`` the run goes to runs/ENV-seedSEED. ``resume`` lets the run there grow: more interactions keep their
+    Without ``out`` the run goes to runs/ENV-seedSEED. A run that is there may grow: more interactions keep their
     updates per interaction. With ``dataset`` the world model alone is trained, on recorded episodes.
     """
     out = Path("runs") / f"{re.sub('[^A-Za-z0-9.]+', '-', config.env)}-seed{config.seed}" if out is None else Path(out)
@@ -57,13 +58,12 @@ def train(
 
         return train_offline(config, dataset, out, quiet=quiet, track=track)
     validate(config)
-    if resume:
-        config = _keep_ratio(config, RunDir.open(out))
+    config = _keep_ratio(config, RunDir(out))
     configure_torch(config)
     prepared = RunDir.prepare(out, to_dict(config), MAY_CHANGE)
     directory = prepared.run
     with directory.lock(), Display(quiet=quiet) as display:
-        if directory.eval_path.exists() and not prepared.changes:
+        if directory.eval_path.exists():
             display.note(f"{out} is finished; its evaluation is in {directory.eval_path}")
             return {**read_json(directory.eval_path), "run": str(out)}
         for option, (before, now) in prepared.changes.items():
@@ -96,7 +96,8 @@ def explore(run: Run) -> None:
 def learn(run: Run) -> None:
     """Act, learn the world, learn in dreams, until the interactions run out."""
     run.display.phase("training", run.schedule.interactions, start=run.interactions)
-    while run.interactions < run.schedule.interactions or run.updates < run.schedule.updates:
+    total = run.schedule.updates_due(run.schedule.interactions)
+    while run.interactions < run.schedule.interactions or run.updates < total:
         due = run.schedule.updates_due(run.interactions)
         if run.updates >= due:  # not so only after a stop between two updates
             interact(run, run.agent.act(run.observation, reward=run.reward, restart=run.restart))
@@ -145,16 +146,23 @@ def configure_torch(config: Config) -> None:
 
 
 def _keep_ratio(config: Config, directory: RunDir) -> Config:
-    """A resumed run with more interactions keeps its updates per interaction: the sample budget follows."""
-    from twm.config import from_dict
-
-    saved = from_dict(directory.config())
-    if config.train.interactions == saved.train.interactions:
+    """With other interactions than the run in ``directory`` had, its sample budget follows: the updates per interaction
+    stay. Unless it was given, too."""
+    if not directory.config_path.is_file():
         return config
-    grown = with_interactions(saved, config.train.interactions)
-    return Config(
-        **{**vars(config), "train": type(config.train)(**{**vars(config.train), "samples": grown.train.samples})}
-    )
+    saved = directory.config().get("train", {})
+    before, now = saved.get("interactions", config.train.interactions), config.train.interactions
+    if now == before:
+        return config
+    loaded = checkpoint.load_latest(directory.checkpoints, prefix="counters/")
+    if loaded is not None and loaded.step > now:
+        raise ConfigError(
+            f"{directory.path} already has {loaded.step:,} interactions: expected at least as many for "
+            f"--train.interactions, but got {now:,}"
+        )
+    if config.train.samples != saved.get("samples"):
+        return config
+    return with_interactions(replace(config, train=replace(config.train, interactions=before)), now)
 
 
 class Stoppable(Protocol):

@@ -53,7 +53,7 @@ def train_offline(
     prepared = RunDir.prepare(out, to_dict(config), MAY_CHANGE)
     directory = prepared.run
     with directory.lock(), Display(quiet=quiet) as display:
-        if directory.eval_path.exists() and not prepared.changes:
+        if directory.eval_path.exists():
             display.note(f"{out} is finished; its evaluation is in {directory.eval_path}")
             return {**read_json(directory.eval_path), "run": str(out)}
         if data is not None and not directory.spec_path.exists():
@@ -162,6 +162,7 @@ class OfflineRun:
             self.averages.add(f"update {self.updates}", facts)
             self.display.advance(1, **self.averages.glance())
             if self.updates % train.log_every == 0:
+                self.averages.settle()
                 self._log(self.averages.take())
             if train.eval_every and self.updates % train.eval_every == 0:
                 self._evaluate()

@@ -80,6 +80,8 @@ class RunDir:
         try:
             resumed = run.config_path.exists()
             changes = run._compare(config, may_change) if resumed else {}
+            if any(before is not None for before, _ in changes.values()):
+                run.eval_path.unlink(missing_ok=True)  # of the run as it was: until its new end it has none
             if changes or not resumed:
                 write_json(run.config_path, config)  # from here on the directory is a run
             with reporting(f"cannot create the run directory {path}"):
@@ -186,7 +188,7 @@ class RunDir:
         write_json(self.machine_path, {**now, "earlier": earlier})
 
 
-# A forked child (evaluation workers) shares the lock with its parent, and would keep it if the parent were killed.
+# A forked child (of an environment, say) shares the lock with its parent, and would keep it if the parent were killed.
 # Closing the child's copy leaves the parent's lock in place.
 _held: set[IO[str]] = set()
 

@@ -221,7 +221,7 @@ class DynamicsModel(nn.Module):
         return latents.mix_uniform(logits, c.unimix)
 
     def reward_output(self, h: Float[Tensor, "*batch D"], z_next: Float[Tensor, "*batch Z"]) -> Tensor:
-        """The reward predictor's raw output for the step from h to ``z_next``; zeros where nothing follows."""
+        """The reward predictor's raw output for the step from h to ``z_next``."""
         output: Tensor = self.reward_head(h if self.embed_next is None else h + self.embed_next(z_next))
         return output
 

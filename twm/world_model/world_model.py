@@ -138,7 +138,9 @@ class WorldModel(nn.Module):
         ended = (batch.terminated | batch.truncated)[:, 1:]
         gamma = torch.where(batch.terminated, 0.0, self.discount)[:, 1:]
         latent = _mean(latents.cross_entropy(targets, predicted), ~ended)
-        output = self.dynamics.reward_output(h[:, 1:], z_next * ~ended.unsqueeze(-1))
+        if self.dynamics.embed_next is not None:  # what a dream puts where an episode ends and nothing follows
+            z_next = torch.where(ended.unsqueeze(-1), latents.sample(predicted.detach()), z_next)
+        output = self.dynamics.reward_output(h[:, 1:], z_next)
         return latent, self._reward_loss(output, r[:, 1:]), self._discount_loss(h[:, 1:], gamma)
 
     def _entropy_loss(self, logits: Tensor) -> Tensor:
@@ -166,10 +168,12 @@ class WorldModel(nn.Module):
     # For dreams and for people
 
     @torch.no_grad()
-    def states(self, batch: Batch) -> tuple[Float[Tensor, "B T Z"], Float[Tensor, "B T D"]]:
-        """z_1..z_T and h_0..h_{T-1}: what a policy sees at each step of real sequences."""
+    def states(self, batch: Batch, *, hidden: bool = True) -> tuple[Float[Tensor, "B T Z"], Float[Tensor, "B T D"]]:
+        """z_1..z_T and h_0..h_{T-1} (zeros if not asked for): what a policy sees at each step of real sequences."""
         B = batch.o.shape[0]
         z = self.encode(batch.o[:, :-1].flatten(0, 1), temperature=1.0).unflatten(0, (B, -1))  # (B, T+1, Z)
+        if not hidden:
+            return z[:, 1:], z.new_zeros(B, z.shape[1] - 1, self.config.width)
         labels = episode_labels(batch)
         h = self.dynamics(z, batch.a, self.dynamics.squash(batch.r), labels)
         same = labels[:, 1:] == labels[:, :-1]  # h of another episode must not be seen
