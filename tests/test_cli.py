@@ -22,7 +22,7 @@ import tyro
 from twm import __version__, doctor
 from twm.cli import main
 from twm.commands import COMMANDS
-from twm.commands.options import resolve_preset
+from twm.commands.options import resolve_preset, starting_point
 from twm.config import Config, ConfigError, preset, to_dict, with_options
 
 RESULT = {
@@ -185,7 +185,7 @@ def test_options_override_the_preset(train: Fake, capsys: pytest.CaptureFixture[
     (config, out), options = train.calls[0]
     assert config == with_options(preset("tiny"), {"world_model.layers": 4, "world_model.memory": False, "seed": 3})
     assert out == Path("runs/Catch-tiny-seed3")
-    assert options == {"resume": False, "quiet": False, "track": (), "dataset": None}
+    assert options == {"quiet": False, "track": (), "dataset": None}
     assert "preset" not in capsys.readouterr().err
 
 
@@ -196,7 +196,7 @@ def test_options_override_the_file(train: Fake, tmp_path: Path) -> None:
     (config, out), options = train.calls[0]
     assert config == with_options(saved, {"train.log_every": 7})
     assert out == Path("runs/d-custom-seed5")  # recorded episodes are named after their directory
-    assert options == {"resume": False, "quiet": True, "track": ("wandb", "tensorboard"), "dataset": Path("d")}
+    assert options == {"quiet": True, "track": ("wandb", "tensorboard"), "dataset": Path("d")}
 
 
 def test_auto_takes_the_cpu_preset_without_cuda_and_says_so(train: Fake, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,15 +217,23 @@ def test_auto_takes_the_papers_preset_on_cuda(monkeypatch: pytest.MonkeyPatch) -
     assert resolve_preset("auto", "auto") == "cpu"
 
 
+@pytest.mark.parametrize("given", ["", "--device cuda", "--preset auto"])
+def test_without_a_preset_every_value_is_that_of_auto(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    start = starting_point(given.split())
+    assert start.options == preset("paper")
+    assert start.origin == "paper"
+
+
 def test_resume_reads_the_configuration_of_the_run(train: Fake, tmp_path: Path, capsys: Any) -> None:
     run = tmp_path / "run"
     run.mkdir()
     saved = with_options(preset("tiny"), {"seed": 9})
     (run / "config.json").write_text(json.dumps(to_dict(saved)))
     assert main(["train", "--resume", str(run), "--train.interactions", "9000"]) == 0
-    (config, out), options = train.calls[0]
+    (config, out), _ = train.calls[0]
     assert config == with_options(saved, {"train.interactions": 9000})
-    assert (out, options["resume"]) == (run, True)
+    assert out == run
     assert "preset" not in capsys.readouterr().err
 
 

@@ -130,6 +130,38 @@ def test_gymnasium_recordings(tmp_path: Path) -> None:
     assert [each.terminated for each in episodes] == [True, True, False]
 
 
+def test_recording_never_writes_over_an_episode(tmp_path: Path) -> None:
+    """One file deleted: the next gets a new number. Actions count from 0, wherever the environment begins."""
+
+    class Shifted(gymnasium.ActionWrapper[Any, Any, Any]):
+        action_space = gymnasium.spaces.Discrete(2, start=-1)
+
+        def action(self, action: int) -> int:
+            return action + 1
+
+    env = RecordEpisodes(Shifted(gymnasium.make("CartPole-v1")), tmp_path)
+    for seed in range(3):
+        env.reset(seed=seed)
+        env.step(-1)
+        env.step(0)
+    env.close()
+    (tmp_path / "episode-000001.npz").unlink()
+    kept = (tmp_path / "episode-000002.npz").read_bytes()
+    env.reset(seed=3)
+    env.step(-1)
+    env.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "dataset.json",
+        "episode-000000.npz",
+        "episode-000002.npz",
+        "episode-000003.npz",
+    ]
+    assert (tmp_path / "episode-000002.npz").read_bytes() == kept
+    data = open_dataset(tmp_path, OPTIONS)
+    assert data.spec.num_actions == 2
+    assert [data.episode(path).a.tolist() for path in data.paths] == [[0, 1], [0, 1], [0]]
+
+
 class FakeMinari:
     """Minari's documented interface: iterate_episodes() gives EpisodeData; observations have one entry more."""
 

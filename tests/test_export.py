@@ -20,8 +20,9 @@ import twm
 from twm.agent import build
 from twm.cli import main
 from twm.config import ConfigError
-from twm.export import ActingPolicy, ExportError, compare, write_onnx
+from twm.export import ActingPolicy, ExportError, _score, compare, write_onnx
 from twm.train.evaluate import load_agent, load_replay
+from twm.train.rundir import RunDir
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra twm[export] is not installed")
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,6 +118,14 @@ def test_the_model_card_says_what_it_is(exported: Path, small_run: Path) -> None
     assert f"commit {machine['commit'] or 'unknown'}" in card
     assert '"latent_variables": 3' in card
     assert "0 LEFT, 1 STAY, 2 RIGHT" in card
+
+
+def test_a_score_is_of_the_weights_it_stands_beside(tmp_path: Path) -> None:
+    """One game has no interval; the final evaluation says nothing of earlier weights."""
+    result = {"mean": 3.0, "low": None, "high": None, "episodes": [3.0], "interactions": 100}
+    (tmp_path / "eval.json").write_text(json.dumps(result))
+    assert _score(RunDir(tmp_path), 100) == "3; mean over 1 episodes of whole games, actions sampled"
+    assert _score(RunDir(tmp_path), 50) == "not evaluated"
 
 
 def test_a_policy_with_a_memory_is_refused() -> None:

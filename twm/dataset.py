@@ -174,13 +174,24 @@ def save_episode(
     directory.mkdir(parents=True, exist_ok=True)
     values = (observations, actions, rewards, terminations, truncations)
     arrays = {key: np.asarray(value) for key, value in zip(KEYS, values)}
-    path = directory / f"episode-{len(list(directory.glob('*.npz'))):06d}.npz"
-    _check(path, arrays)
-    temporary = path.with_suffix(".tmp")
+    taken = [int(path.stem[8:]) for path in directory.glob("episode-*.npz") if path.stem[8:].isdigit()]
+    number = max(taken, default=-1) + 1
+    _check(directory / f"episode-{number:06d}.npz", arrays)
+    temporary = directory / f".episode-{os.getpid()}.tmp"
     with temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-    os.replace(temporary, path)  # a killed process leaves no half episode
-    return path
+    while True:
+        path = directory / f"episode-{number:06d}.npz"
+        try:
+            os.link(temporary, path)  # whole or not at all, and never in the place of another recorder's
+        except FileExistsError:
+            number += 1
+        except OSError:  # a file system without links
+            os.replace(temporary, path)
+            return path
+        else:
+            temporary.unlink()
+            return path
 
 
 def save_facts(directory: Path, env: str, actions: tuple[str, ...] = ()) -> None:
@@ -209,7 +220,8 @@ class RecordEpisodes(gymnasium.Wrapper[Any, Any, Any, Any]):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         observation, reward, terminated, truncated, info = self.env.step(action)
         self._observations.append(np.array(observation))
-        self._steps.append((int(action), float(reward), bool(terminated), bool(truncated)))
+        first = int(getattr(self.action_space, "start", 0))  # environments may count from elsewhere
+        self._steps.append((int(action) - first, float(reward), bool(terminated), bool(truncated)))
         if terminated or truncated:
             self._write()
         return observation, reward, terminated, truncated, info

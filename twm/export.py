@@ -177,7 +177,7 @@ def model_card(directory: RunDir, config: Config, spec: EnvSpec, step: int) -> s
     machine = read_json(directory.machine_path) if directory.machine_path.exists() else {}
     facts = {
         "Environment": config.env,
-        "Score": _score(directory),
+        "Score": _score(directory, step),
         "Trained for": f"{step:,} interactions, seed {config.seed}",
         "Method": "Transformer-based world model (Robine et al., ICLR 2023); the policy learned in dreams only",
         "Observations": f"{' x '.join(map(str, spec.observation_shape))}, {'uint8' if spec.is_image else 'float32'}",
@@ -192,12 +192,15 @@ def model_card(directory: RunDir, config: Config, spec: EnvSpec, step: int) -> s
     return _CARD.format(env=config.env, rows=rows, options=options, shape=shape, dtype=dtype)
 
 
-def _score(directory: RunDir) -> str:
+def _score(directory: RunDir, step: int) -> str:
+    """Of the weights after ``step`` interactions: the final evaluation played the last ones."""
     result = read_json(directory.eval_path) if directory.eval_path.exists() else {}
-    if "mean" not in result:
+    if "mean" not in result or result.get("interactions") != step:
         return "not evaluated"
-    parts = [f"{result['mean']:.4g} [{result['low']:.4g}, {result['high']:.4g}]"]
-    parts.append(f"mean and 95 % interval over {len(result['episodes'])} episodes of whole games, actions sampled")
+    interval = "" if result["low"] is None else f" [{result['low']:.4g}, {result['high']:.4g}]"
+    parts = [f"{result['mean']:.4g}{interval}"]
+    what = "mean and 95 % interval" if interval else "mean"
+    parts.append(f"{what} over {len(result['episodes'])} episodes of whole games, actions sampled")
     if result.get("random_mean") is not None:
         parts.append(f"random play: {result['random_mean']:.4g}")
     return "; ".join(parts)

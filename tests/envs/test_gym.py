@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -244,6 +244,21 @@ def test_saved_by_its_own_hooks_it_goes_on_bit_for_bit(toys: ModuleType) -> None
 def test_what_cannot_be_made_is_refused(name: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         make_env(name, EnvConfig(), training=True)
+
+
+def test_an_environment_that_offers_no_pictures_is_not_asked_for_them(toys: ModuleType) -> None:
+    """Gymnasium's own template asserts that the render mode is one that it offers."""
+
+    class Human(Walk):
+        metadata: ClassVar[dict[str, Any]] = {"render_modes": ["human"]}
+
+        def __init__(self, render_mode: str | None = None) -> None:
+            assert render_mode is None or render_mode in self.metadata["render_modes"]
+
+    toys.Human = Human  # type: ignore[attr-defined]
+    env = make_env("toys:Human", EnvConfig(stack=1), training=True)
+    assert env.reset(seed=0).shape == (2,)
+    env.close()
 
 
 def test_what_cannot_be_restored_or_shown_is_refused(toys: ModuleType) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from studio.clients import get
 
+from twm.cli import main
 from twm.commands.studio import greeting, is_loopback, listen, run_names
 from twm.config import ConfigError
 
@@ -37,6 +38,11 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, "COLUMNS": "200"})
     assert done.returncode == 1
     assert "is not a run directory" in done.stderr
+
+
+def test_a_device_that_is_not_there_is_refused(run_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["studio", str(run_path), "--device", "foo"]) == 1
+    assert capsys.readouterr().err.startswith("error: device 'foo' cannot be used here: expected auto, cpu, cuda")
 
 
 def test_ports() -> None:

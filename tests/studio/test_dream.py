@@ -17,7 +17,7 @@ from twm.studio.inside import picture
 from twm.studio.keyframes import Keyframes
 from twm.studio.limits import TRAIL_BYTES
 from twm.studio.protocol import ProtocolError
-from twm.studio.randomness import own_random_numbers
+from twm.studio.randomness import repeatable
 from twm.types import EnvSpec
 
 SPEC = EnvSpec("Picture", (1, 16, 16), 2, ("a", "b", "c"))
@@ -129,11 +129,35 @@ def test_random_numbers_outside_stay_as_they_are() -> None:
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
-    with own_random_numbers(1, 2, torch.device("cpu")):
+    with repeatable(1):
         inside = torch.rand(3)
     torch.testing.assert_close(torch.rand(3), expected)
-    with own_random_numbers(1, 2, torch.device("cpu")):
+    with repeatable(1):
         torch.testing.assert_close(torch.rand(3), inside)
+
+
+def test_what_others_draw_changes_no_dream() -> None:
+    """A reader in another thread makes fresh networks from torch's own numbers while a dream goes on."""
+    paths = []
+    for seed in (0, 1):
+        torch.manual_seed(seed)
+        dream = Dream(make_model(), make_start(make_model()), seed=1)
+        for _ in range(8):
+            dream.step([None])
+            torch.rand(seed * 5)
+        paths.append(path(dream))
+    assert paths[0] == paths[1]
+
+
+def test_how_the_policy_acts_changes_no_draw_but_its_own() -> None:
+    """A link does not hold the policy's temperature: the actions that it led to, and the seed, are all."""
+    first = Dream(make_model(), make_start(make_model()), seed=1)
+    for _ in range(8):
+        first.step([None], policy_temperature=0.0)
+    again = Dream(make_model(), make_start(make_model()), seed=1)
+    for moment in first.trail[1:]:
+        again.step([int(moment.a[0])])
+    assert path(again) == path(first)
 
 
 def test_temperature_zero_takes_the_most_likely_category() -> None:

@@ -231,6 +231,7 @@ def test_a_link_reproduces_the_dream(run: Run, start: dict[str, Any]) -> None:
     page.session.stop_at_end = False
     first = page.packet("follow", recipe=recipe)
     assert first[0]["following"] is True
+    assert (first[0]["first"], len(first[0]["steps"]["value"])) == (0, 1)  # the moment where it begins
     header, parts = page.play_out()
     assert (header["t"], header["following"]) == (35, False)
     np.testing.assert_array_equal(parts["frames"], last[1]["frames"])

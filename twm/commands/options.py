@@ -72,7 +72,8 @@ def starting_point(args: Sequence[str]) -> ConfigOptions:
         raise UsageError("--preset and --config both say where the configuration starts: give one of them")
     if given["config"]:
         return ConfigOptions(options=configuration.load(Path(given["config"])))
-    preset = given["preset"] if given["preset"] in get_args(PresetOrAuto) else "cpu"
+    asked = given["preset"] or "auto"
+    preset = asked if asked in get_args(PresetOrAuto) else "cpu"  # a mistyped one is tyro's to report
     name = resolve_preset(cast(PresetOrAuto, preset), given["device"] or "auto")
     return ConfigOptions(options=configuration.preset(name))
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal
 from tyro.conf import Positional, arg
 
 from twm.commands import UsageError
+from twm.commands.options import check_device
 from twm.config import ConfigError
 
 PORT = 8420
@@ -44,6 +45,7 @@ class Studio:
     def __call__(self) -> None:
         if self.port is not None and not 0 <= self.port <= 65_535:
             raise UsageError(f"--port must lie between 0 and 65535, but is {self.port}")
+        check_device(self.device)
         server = _import_server()
         from twm.studio.library import Run, demo_run
 

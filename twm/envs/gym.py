@@ -153,8 +153,9 @@ def _make_registered(name: str) -> Any:
 
 
 def _can_render(maker: Any) -> bool:
+    modes = getattr(maker, "metadata", {}).get("render_modes", ["rgb_array"])  # functions do not say
     try:
-        return "render_mode" in inspect.signature(maker).parameters
+        return "rgb_array" in modes and "render_mode" in inspect.signature(maker).parameters
     except (TypeError, ValueError):  # not everything that can be called tells its parameters
         return False
 

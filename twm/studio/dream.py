@@ -25,7 +25,7 @@ from twm.studio.inside import attention_map
 from twm.studio.keyframes import Keyframes
 from twm.studio.limits import MAX_STEPS, TRAIL_BYTES
 from twm.studio.protocol import ProtocolError
-from twm.studio.randomness import own_random_numbers
+from twm.studio.randomness import generator
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -130,14 +130,16 @@ class Dream:
             raise ProtocolError(f"a dream has at most {self.max_steps:,} steps: start another one, or go back in this")
         self._catch_up()
         before = self.now
-        with own_random_numbers(self.seed, self.t, self._device):
-            # Drawn whether it is used or not: the numbers behind it must not depend on who acts.
-            drawn = sample_action(torch.from_numpy(before.policy).log(), policy_temperature).numpy()
-            a = np.array([own if given is None else given for given, own in zip(actions, drawn)], np.int64)
-            a = np.full_like(a, a[0]) if together else a
-            h = self._advance(before, a)
-            prediction = self._dynamics.predict(h, temperature)
-            z_next = self._categories(prediction.z)
+        # Drawn whether they are used or not: the numbers behind them must not depend on who acts, and how.
+        numbers = generator(self.seed, self.t)
+        u_action = torch.rand(self.rows, generator=numbers)
+        u_latent = torch.rand((self.rows, self._dynamics.config.latent_variables), generator=numbers).to(self._device)
+        drawn = sample_action(torch.from_numpy(before.policy).log(), policy_temperature, u_action).numpy()
+        a = np.array([own if given is None else given for given, own in zip(actions, drawn)], np.int64)
+        a = np.full_like(a, a[0]) if together else a
+        h = self._advance(before, a)
+        prediction = self._dynamics.predict(h, temperature, u_latent)
+        z_next = self._categories(prediction.z)
         self._expected = (self.t + 1, prediction.z_logits)
         attention = attention_map(self._history.attention or [], self._dynamics.tokens_per_step, self._reach)
         r, gamma = prediction.r_hat.cpu().numpy(), prediction.gamma_hat.cpu().numpy()

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
+from twm.train.evaluate import own_random_numbers
+
+torchs_own = threading.Lock()
+"""Held by whoever draws from torch's generators: they belong to the whole process, dreams and readers are threads."""
+
+
+def generator(seed: int, t: int) -> torch.Generator:
+    """For step t of a dream: nobody else draws from it."""
+    return torch.Generator().manual_seed(_mixed(seed, t))
+
 
 @contextmanager
-def own_random_numbers(seed: int, t: int, device: torch.device) -> Iterator[None]:
-    """Random numbers that depend on (seed, t) alone; torch's generators are then as they were.
-
-    They belong to the whole process, so only one thread at a time may be inside (the studio has one for dreams).
-    """
-    if device.type == "cuda":
-        with torch.random.fork_rng([device]):
-            torch.manual_seed(_mixed(seed, t))
-            yield
-        return
-    state = torch.get_rng_state()
-    try:
-        torch.default_generator.manual_seed(_mixed(seed, t))
+def repeatable(seed: int) -> Iterator[None]:
+    """torch's own random numbers depend on the seed alone inside; outside they are as they were."""
+    with torchs_own, own_random_numbers(_mixed(seed, 0)):
         yield
-    finally:
-        torch.set_rng_state(state)
 
 
 def _mixed(seed: int, t: int) -> int:

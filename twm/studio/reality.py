@@ -17,7 +17,7 @@ from twm.agent import Agent
 from twm.envs import make_env
 from twm.studio.dream import Model, Start
 from twm.studio.inside import numbers
-from twm.studio.randomness import own_random_numbers
+from twm.studio.randomness import repeatable
 from twm.studio.starts import context
 from twm.types import FrameArray
 
@@ -113,7 +113,7 @@ class Reality:
         observation, reward, restart = env.reset(seed=origin["seed"]), 0.0, True
         seen: list[FrameArray] = [observation]
         taken: list[tuple[int, float]] = []
-        with own_random_numbers(origin["seed"], 0, model.agent.device):
+        with repeatable(origin["seed"]):
             for _ in range(origin["steps"]):
                 a = int(rng.integers(env.spec.num_actions))
                 if origin["by"] == "policy":

@@ -267,7 +267,7 @@ class Studio:
                 ready = run.model() is not None
                 try:
                     changed = await self._in(self._reading, run.refresh)
-                except (RunError, OSError) as error:
+                except Exception as error:  # one run's misfortune must not keep the news of the others
                     if told.get(run) != str(error):
                         log.warning("%s: %s", run.name, error)
                     told[run] = str(error)

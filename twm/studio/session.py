@@ -183,6 +183,7 @@ class Session:
         script = Script(recipe, self._newest_model())
         remark = script.remark()
         self._on_start(**script.start())
+        self._unsent = 0  # the packet of that start goes nowhere
         self._script = script
         self._follow_changes()
         self.playing = script.length > 0
@@ -193,9 +194,9 @@ class Session:
 
     def _step(self) -> None:
         dream = self._running()
-        actions, temperature = self._actions(dream), self.temperature
-        if self._script is not None:
-            actions, temperature = self._script.actions(dream.t), self._script.temperature(dream.t)
+        actions, temperature, script = self._actions(dream), self.temperature, self._script
+        if script is not None:
+            actions, temperature = script.actions(dream.t), script.temperature(dream.t)
         self._cut()
         moment = dream.step(
             actions,

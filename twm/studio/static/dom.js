@@ -70,10 +70,15 @@ export function lazily(draw) {
 
 const redraws = new Set();
 
-/** Draw again when the canvas changes its size or the theme changes. */
+/** Draw again when the canvas changes its size or the theme changes; returns a function that ends it. */
 export function redrawn(canvas, draw) {
   redraws.add(draw);
-  new ResizeObserver(draw).observe(canvas);
+  const observer = new ResizeObserver(draw);
+  observer.observe(canvas);
+  return () => {
+    redraws.delete(draw);
+    observer.disconnect();
+  };
 }
 
 export const redrawAll = () => redraws.forEach((draw) => draw());

@@ -28,7 +28,8 @@ export class FilmStrip {
     $("strip-at").disabled = !replay;
     if (replay) {
       const index = Math.floor(replay / 2);
-      if (this.#chosen === null || this.#chosen >= replay) $("strip-at").value = index;
+      if (this.#chosen >= replay) this.#chosen = null; // of another run
+      if (this.#chosen === null) $("strip-at").value = index;
       this.#load();
       if (begin) this.start(this.#chosen ?? index);
     } else {

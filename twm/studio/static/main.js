@@ -84,7 +84,7 @@ wire.on("moment", (moment) => {
 wire.on("paused", () => controls.paused());
 wire.on("error", ({ message }) => status(message, "error"));
 wire.on("notice", ({ message }) => status(message, "notice"));
-wire.on("lost", () => status("The studio does not answer; trying again …", "error"));
+wire.on("lost", ({ reason }) => status(reason || "The studio does not answer; trying again …", "error"));
 wire.on("checkpoint", ({ step, replay }) => {
   strip.grow(replay);
   $("update").hidden = false;
@@ -115,6 +115,9 @@ async function begin() {
   });
   window.addEventListener("hashchange", () => {
     following = linked().dream;
+    const named = runs.findIndex(({ name }) => name === linked().run);
+    if (named >= 0) run = named;
+    $("run").value = run;
     wire.connect(run);
   });
   wire.connect(run);

@@ -128,6 +128,7 @@ export class Training {
     for (const [key, chart] of this.#charts) {
       if (!wanted.includes(key)) {
         chart.node.remove();
+        chart.end();
         this.#charts.delete(key);
       }
     }
@@ -138,7 +139,7 @@ export class Training {
       const chart = { node, canvas, value, hover: null };
       this.#charts.set(key, chart);
       $("charts").append(node);
-      redrawn(canvas, lazily(() => this.#draw(key)));
+      chart.end = redrawn(canvas, lazily(() => this.#draw(key)));
       canvas.addEventListener("mousemove", ({ offsetX }) => ((chart.hover = offsetX), this.#draw(key)));
       canvas.addEventListener("mouseleave", () => ((chart.hover = null), this.#draw(key)));
     }
@@ -197,6 +198,11 @@ export class Training {
     const place = $("evaluation");
     if (!evaluation) {
       place.replaceChildren(el("p", { className: "read" }, `${name}: ${whole(interactions)} of ${whole(target)} interactions; the final evaluation comes at the end.`));
+      return;
+    }
+    if (!Number.isFinite(evaluation.mean)) {
+      const { held_out: losses, held_out_steps: steps } = evaluation; // trained on recorded episodes
+      place.replaceChildren(el("p", { className: "read" }, losses ? `Loss ${short(losses.total)} on ${whole(steps)} held-out steps.` : "Not evaluated."));
       return;
     }
     const { mean, low, high, episodes, random_mean: chance, optimal_return: best } = evaluation;

@@ -22,16 +22,18 @@ export class Wire extends EventTarget {
     this.#socket = socket;
     socket.onmessage = ({ data }) => {
       if (socket !== this.#socket) return;
-      this.#pause = 500;
-      if (typeof data === "string") this.#tell(JSON.parse(data));
-      else {
+      if (typeof data === "string") {
+        const message = JSON.parse(data);
+        if (message.type === "hello") this.#pause = 500; // let in; who is turned away asks less and less often
+        this.#tell(message);
+      } else {
         const { header, parts } = unpack(data);
         this.#tell({ ...header, parts });
       }
     };
-    socket.onclose = () => {
+    socket.onclose = ({ reason }) => {
       if (socket !== this.#socket) return;
-      this.#tell({ type: "lost" });
+      this.#tell({ type: "lost", reason });
       setTimeout(() => socket === this.#socket && this.#open(), this.#pause);
       this.#pause = Math.min(10_000, this.#pause * 2);
     };
