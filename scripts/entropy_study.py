@@ -46,7 +46,7 @@ def study(
     train: torch.Tensor, held_out: torch.Tensor, form: str, coefficient: float, updates: int, frames: int
 ) -> tuple[float, float]:
     torch.manual_seed(0)
-    options = {"entropy_loss": form, "entropy_coef": coefficient, "latent_categories": 32}
+    options = {"entropy_loss": form, "entropy_coef": coefficient, "latent_variables": 32, "latent_categories": 32}
     config = with_options(preset("cpu"), {f"world_model.{name}": value for name, value in options.items()})
     spec = EnvSpec("frames", (1, *train.shape[2:]), train.shape[1], ("NOOP",))
     model = WorldModel(config.world_model, spec, 0.99)

@@ -24,6 +24,7 @@ from twm.cli import main
 from twm.commands import COMMANDS
 from twm.commands.options import resolve_preset, starting_point
 from twm.config import Config, ConfigError, preset, to_dict, with_options
+from twm.lab.status import Status
 
 RESULT = {
     "run": "runs/x",
@@ -396,6 +397,22 @@ def test_eval_passes_its_options_on(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert text.startswith("25 fresh steps of the agent: mean squared error")
     assert [row.split() for row in text.splitlines()][2] == ["5", "0.01", "0.02", "-", "0.5"]
     assert "episode ends: 3 happened, 2 predicted, precision 1, recall 0.667" in text
+
+
+def test_a_sweep_with_failed_runs_fails(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    done, failed = Status("a", "done", 10, 10), Status("b", "failed", 3, 10, error="no luck")
+    monkeypatch.setattr("twm.lab.sweep.run_sweep", lambda *_, **__: [done, failed])
+    assert line("sweep --preset tiny --envs Catch --out there --json") == 1
+    captured = capsys.readouterr()
+    assert [run["state"] for run in json.loads(captured.out)["runs"]] == ["done", "failed"]
+    assert captured.err == "error: 1 of 2 runs failed; the same command tries them again\n"
+    monkeypatch.setattr("twm.lab.sweep.run_sweep", lambda *_, **__: [done])
+    assert line("sweep --preset tiny --envs Catch --out there") == 0
+
+
+def test_a_plan_leaves_nothing_to_say(capsys: pytest.CaptureFixture[str]) -> None:
+    assert line("sweep --plan f --seeds 7 --cpus-per-run 4") == 2
+    assert "leave out --seeds, --cpus-per-run" in capsys.readouterr().err
 
 
 def test_config_prints_what_it_reads_back(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,11 @@ import subprocess
 import sys
 from typing import IO, Any
 
+
+class ChildLost(RuntimeError):
+    """A child ended without being told to: killed, perhaps for want of memory."""
+
+
 # Signals that reach a whole group are the parent's to answer: it may want to save, with its children, before it ends.
 DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)"
 

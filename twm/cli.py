@@ -64,6 +64,9 @@ def _dispatch(args: list[str]) -> int:
         output = run(name, args[1:])
     if output is not None:
         print(_json(output.data) if as_json else output.text, flush=True)
+        if output.failed:
+            print(f"error: {output.failed}", file=sys.stderr)
+            return 1
     return 0
 
 

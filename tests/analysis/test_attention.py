@@ -173,5 +173,5 @@ def test_figure_has_a_panel_per_modality_and_sequence() -> None:
     assert written == ["+1", "+1"]  # notable rewards only, above the reward panels
     merged = attention.by_modality(np.full((2, 4), 0.25), 1, rewards=[0.0, 1.0, 0.0, 0.0])
     (text,) = [t for ax in attention.attention_figure({"real": merged}).axes for t in ax.texts]
-    assert text.get_position()[0] == 2  # the token of step 2 holds the reward of step 1
+    assert text.get_position()[0] == 1
     assert "no sequences" in attention.attention_figure({}).texts[0].get_text()

@@ -98,7 +98,11 @@ def test_pairs_on_shared_environments(make: Make) -> None:
         ("uniform-sampling", "paper preset · policy-zh", both): (),
         ("budget-10K", "paper preset", "paper preset · budget-10K"): ("Boxing",),
     }
-    assert ablated(variants) == {"paper preset · uniform-sampling", both, "paper preset · budget-10K"}
+    assert ablated(variants) == {
+        ("Pong", "paper preset · uniform-sampling"),
+        ("Pong", both),
+        ("Boxing", "paper preset · budget-10K"),
+    }
 
 
 def test_the_evaluation_at_a_count(write_run: WriteRun) -> None:

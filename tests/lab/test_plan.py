@@ -51,6 +51,12 @@ def test_threads_follow_the_cpus_of_a_run() -> None:
     assert plan(cpus_per_run=2, options={"threads": 1}).runs()[0].config.threads == 1
 
 
+def test_runs_without_gpus_stay_on_the_cpu() -> None:
+    assert plan().runs()[0].config.device == "cpu"
+    assert plan(gpus_per_run=0.5).runs()[0].config.device == "auto"
+    assert plan(options={"device": "mps"}).runs()[0].config.device == "mps"
+
+
 def test_options_are_parsed_as_their_types() -> None:
     texts = ["replay.temperature=inf", "--world-model.layers=3", "policy.norm=true", "world_model.tokens=one"]
     options = parse_options(texts)
@@ -86,6 +92,8 @@ def test_bad_options_are_refused(text: str, message: str) -> None:
         ({"cpus_per_run": 0}, "at least 1 CPU"),
         ({"options": {"world_model.heads": 3}}, "must be a multiple of world_model.heads"),
         ({"preset": "huge"}, "unknown preset 'huge'"),
+        ({"preset": "cpu", "ablations": ["no-rewards"]}, "no-rewards is the same as base with the preset cpu"),
+        ({"preset": "cpu", "budgets": [25_000]}, "budget-25K is the same as base"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_starts(changes: dict[str, object], message: str) -> None:

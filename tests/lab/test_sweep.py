@@ -18,7 +18,7 @@ from tests.train.test_loop import assert_same_run
 from twm.config import ConfigError, from_dict
 from twm.lab.plan import Plan, make_plan, record
 from twm.lab.status import Status, status_of, sweep_status, table
-from twm.lab.sweep import _alone, _ray, run_sweep
+from twm.lab.sweep import _alone, _ray, _reason, run_sweep
 from twm.train.loop import train
 
 ray = pytest.importorskip("ray", reason="sweeps need Ray: pip install 'twm[cluster]'")
@@ -108,8 +108,9 @@ class Forgetful(CartPoleEnv):
 """
 
 
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_process_and_a_lack_of_memory_are_overcome(
-    swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     """A run whose process is killed goes on from its checkpoint, with the same results; so does one out of memory."""
     (tmp_path / "forgetful.py").write_text(FORGETFUL)
@@ -122,7 +123,7 @@ def test_a_killed_process_and_a_lack_of_memory_are_overcome(
     def kill_catch(standing: list[Status]) -> None:
         if standing[0].state == "running" and standing[0].interactions >= 60 and not killed:
             killed.append(int((catch / "lock").read_text()))
-            os.kill(killed[0], signal.SIGKILL)
+            os.kill(killed[0], number)
             with pytest.raises(ConfigError, match="another twm sweep is at work in"), _alone(tmp_path / "out"):
                 pass
 
@@ -163,6 +164,22 @@ def test_a_plan_that_was_refused_binds_nobody(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--cpus-per-run 4096 is more than any machine of the cluster has"):
         run_sweep(plan, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_second_sweep_changes_nothing_of_the_first(tmp_path: Path) -> None:
+    plan = small_plan(1)
+    with _alone(tmp_path / "out"):
+        record(plan, tmp_path / "out")
+        before = (tmp_path / "out" / "sweep.json").read_bytes()
+        with pytest.raises(ConfigError, match="another twm sweep is at work"):
+            run_sweep(small_plan(2), tmp_path / "out")
+    assert (tmp_path / "out" / "sweep.json").read_bytes() == before
+
+
+def test_reasons_say_what_happened() -> None:
+    ray = pytest.importorskip("ray")
+    assert _reason(ray, ray.exceptions.WorkerCrashedError()).startswith("lost 11 times: ")
+    assert not _reason(ray, ray.exceptions.TaskCancelledError()).startswith("lost")
 
 
 def test_an_address_where_nobody_listens(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def attention_figure(maps: Mapping[str, AttentionMap]) -> Figure:
             if shows_rewards:
                 _write_rewards(ax, map_, least)
             if column == 0:
-                ax.set_ylabel(f"{name}\nlayer" if name != "steps" else "state, action and\nprevious reward\nlayer")
+                ax.set_ylabel(f"{name}\nlayer" if name != "steps" else "merged tokens\nlayer")
             if ax is axes[0, column]:
                 ax.set_title(source, fontsize=11, pad=16 if shows_rewards else 6)
         axes[-1, column].set_xlabel("steps before the current one")
@@ -184,14 +184,13 @@ def _draw(ax: Axes, part: Numbers, norm: PowerNorm) -> AxesImage:
 
 
 def _write_rewards(ax: Axes, map_: AttentionMap, least: float) -> None:
-    """Rewards of at least ``least`` above their columns. A merged token holds the reward of the step before it."""
+    """Rewards of at least ``least`` above the columns of their steps."""
     if map_.rewards is None:
         return
-    shift = 1 if "steps" in map_.parts else 0
     for t, r in enumerate(map_.rewards):
         if not np.isnan(r) and abs(r) >= least:
             ax.text(
-                t + shift,
+                t,
                 map_.shape[0] - 0.4,
                 reward_text(float(r)),
                 ha="center",

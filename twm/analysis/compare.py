@@ -90,16 +90,20 @@ def _final_scores(writer: Writer, variants: Sequence[Variant]) -> Section:
 
 def _learning_curves(writer: Writer, variants: Sequence[Variant]) -> Section:
     ablations = ablated(variants)  # they have figures of their own
-    variants = [variant for variant in variants if variant.label not in ablations]
-    envs = [env for env in _envs(variants) if any(run.evaluations for variant in variants for run in variant.on(env))]
-    if not envs:
+    shown: dict[str, dict[str, Variant]] = {}
+    for env in _envs(variants):
+        on = {label: variant for label, variant in _on(variants, env).items() if (env, label) not in ablations}
+        if any(run.evaluations for variant in on.values() for run in variant.on(env)):
+            shown[env] = on
+    if not shown:
         return Section("Learning curves", "No run has been evaluated yet.")
-    panels = [curves.panel(env, _on(variants, env)) for env in envs]
+    panels = [curves.panel(env, on) for env, on in shown.items()]
     text = (
         "Thin lines are runs; the thick line is their mean, drawn where all runs of a variant were evaluated, with a "
         "95 % band over runs (none for two, over episodes for one). Diamonds are the published scores."
     )
-    return writer.section("Learning curves", text, tables.curve_table(variants, envs), curves.curves_figure(panels))
+    rows = [row for env, on in shown.items() for row in tables.curve_table(list(on.values()), [env])]
+    return writer.section("Learning curves", text, rows, curves.curves_figure(panels))
 
 
 def _envs(variants: Sequence[Variant]) -> list[str]:

@@ -157,6 +157,9 @@ def _between(variants: Sequence[Variant]) -> tuple[list[Improvement], list[str]]
     if len(found) <= _MOST_PAIRS:
         return found, []
     kept = [row for row in found if (row.better, row.other) in ordered]
+    if not kept:
+        kept = found[:_MOST_PAIRS]
+        return kept, [f"Of {len(found)} pairs of variants the first {len(kept)} are compared."]
     return kept, [f"Of {len(found)} pairs of variants the {len(kept)} that are one ablation apart are compared."]
 
 

@@ -85,7 +85,7 @@ def _levels(runs: Sequence[RunRecord]) -> dict[str, float]:
 def series_of(label: str, runs: Sequence[RunRecord], game: str | None = None) -> Series:
     """The runs' evaluations, normalised if a benchmark ``game`` is given, and their mean with its band."""
     lines = tuple(_line(run, game) for run in runs if run.evaluations)
-    if len(lines) == 1:
+    if len(lines) == len(runs) == 1:
         return Series(label, lines, lines[0])
     # All runs of the group count, also one without any evaluation: then there is no mean yet.
     shared = sorted(set.intersection(*(set(line.x) for line in lines))) if len(lines) == len(runs) and lines else []

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from twm.analysis import sampling_figures
+from twm.analysis.cost_tables import machine_name
 from twm.analysis.curves_section import curve_sections
 from twm.analysis.page import write_page
 from twm.analysis.runs import RunRecord, load_run
@@ -22,6 +23,7 @@ from twm.analysis.section import Section, Writer
 from twm.analysis.tables import Row
 from twm.config import Config, ConfigError, from_dict
 from twm.train.files import RunError, read_json, write_json
+from twm.train.rundir import RunDir
 
 PAGE = "index.html"
 SAMPLING_DATA = "balanced-sampling.json"
@@ -65,6 +67,11 @@ def report_run(run: Path, out: Path, *, steps: int = 2000, seed: int = 0) -> Rep
     record = load_run(run)
     if not record.options:
         raise ConfigError(f"{run} is not a run directory: expected one made by twm train, with a config.json")
+    if RunDir(run).held_out.is_dir():
+        raise ConfigError(
+            f"{run} learned from recorded episodes, and a report plays in the environment: use twm eval {run} "
+            f"--world-model, which measures its dreams, and twm studio {run}, which shows them"
+        )
     writer = Writer(out)
     sections = [_facts(writer, record), *curve_sections(writer, record), *_dreams(writer, run, steps, seed)]
     sections.append(_attempt("Balanced sampling", lambda: _sampling_of_run(writer, run)))
@@ -91,7 +98,7 @@ def _facts(writer: Writer, record: RunRecord) -> Section:
         "Hours": None if record.seconds is None else record.seconds / 3600,
         "Version": machine.get("twm"),
         "Commit": machine.get("commit"),
-        "Processor": machine.get("gpu") or machine.get("cpu"),
+        "Processor": machine_name(record),
         "Threads": machine.get("threads"),
     }
     rows: list[Row] = [{"What": name, "Value": value} for name, value in facts.items() if value is not None]

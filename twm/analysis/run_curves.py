@@ -206,7 +206,7 @@ def pretraining_figure(records: Sequence[Record]) -> Figure:
 
 
 def speed_figure(records: Sequence[Record]) -> Figure:
-    """Interactions and updates a second in the main phase, evaluations and pauses left out as far as records tell."""
+    """Interactions and updates a second in the main phase; an evaluation counts to the interval that it falls into."""
     learning = [r for r in main_phase(records) if _finite(r.get("updates")) and r["updates"] > 0]
     curves = {
         "Interactions a second": speed(learning),

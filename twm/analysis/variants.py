@@ -112,9 +112,9 @@ def pairs(variants: Sequence[Variant]) -> list[Pair]:
     return found
 
 
-def ablated(variants: Sequence[Variant]) -> set[str]:
-    """Labels of variants that are an ablation of another one on an environment both ran on."""
-    return {pair.ablated.label for pair in pairs(variants) if pair.envs}
+def ablated(variants: Sequence[Variant]) -> set[tuple[str, str]]:
+    """(environment, label) of variants that are an ablation of another one that ran there, too."""
+    return {(env, pair.ablated.label) for pair in pairs(variants) for env in pair.envs}
 
 
 def at(run: RunRecord, interactions: int) -> Evaluation | None:

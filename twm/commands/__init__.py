@@ -39,10 +39,12 @@ class UsageError(ConfigError):
 
 
 class Output(NamedTuple):
-    """What a command found: ``data`` is printed with ``--json``, ``text`` without."""
+    """What a command found: ``data`` is printed with ``--json``, ``text`` without. ``failed`` says why it failed all
+    the same, if it did."""
 
     data: Mapping[str, Any]
     text: str
+    failed: str = ""
 
 
 class Command(Protocol):

@@ -28,7 +28,7 @@ class Sweep:
     seeds: int = 1
     """Runs of each environment and variant, with the seeds 0, 1, ..."""
     preset: PresetOrAuto = "auto"
-    """What the runs start from; auto takes paper on a CUDA device and cpu otherwise."""
+    """What the runs start from; auto takes paper where they are given GPUs (--gpus-per-run) and cpu otherwise."""
     ablation: Annotated[tuple[str, ...], arg(metavar="NAME...")] = ()
     """Ablations of the paper to run beside the preset: uniform-sampling, no-rewards, no-entropy-threshold, history-4,
     policy-zh, vanilla-transformer."""
@@ -68,19 +68,22 @@ class Sweep:
         with _Table() as display:
             standing = run_sweep(plan, self.out, address=self.address, on_progress=display.show)
         text = f"{table(standing)}\nnext    twm report {self.out} --compare"
-        return Output({"out": str(self.out), "runs": [asdict(run) for run in standing]}, text)
+        failed = sum(run.state == "failed" for run in standing)
+        why = f"{failed} of {len(standing)} runs failed; the same command tries them again" if failed else ""
+        return Output({"out": str(self.out), "runs": [asdict(run) for run in standing]}, text, why)
 
     def _plan(self) -> Any:
         from twm.lab.plan import load, make_plan, parse_options
 
         if self.plan is not None:
-            if self.envs or self.ablation or self.budget_study or self.set:
-                raise UsageError(
-                    "--plan describes the whole sweep: leave out --envs, --ablation, --budget-study, --set"
-                )
+            names = ("envs", "ablation", "budget_study", "set", "seeds", "preset", "cpus_per_run", "gpus_per_run")
+            given = [name for name in names if getattr(self, name) != getattr(Sweep, name)]
+            if given:
+                options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+                raise UsageError(f"--plan describes the whole sweep: leave out {options}")
             return load(self.plan)
         return make_plan(
-            preset=resolve_preset(self.preset, "auto"),
+            preset=resolve_preset(self.preset, "cuda" if self.gpus_per_run else "cpu"),
             envs=self.envs,
             seeds=self.seeds,
             ablations=self.ablation,
@@ -92,19 +95,20 @@ class Sweep:
 
 
 def _dry_run(plan: Any, runs: list[Any]) -> Output:
-    """The runs, and the time they need by one update of each variant, timed here and now."""
+    """The runs, and the time they need by one update in each environment and variant, timed here and now."""
     from twm.lab.estimate import run_seconds
     from twm.lab.status import clock
 
-    seconds = {name: run_seconds(run.config) for name, run in {_variant(run.name): run for run in runs}.items()}
-    total = sum(seconds[_variant(run.name)] for run in runs)
-    lines = [f"{run.name:<44} about {clock(seconds[_variant(run.name)])}" for run in runs]
+    seconds = {name: run_seconds(run.config) for name, run in {_method(run.name): run for run in runs}.items()}
+    total = sum(seconds[_method(run.name)] for run in runs)
+    lines = [f"{run.name:<44} about {clock(seconds[_method(run.name)])}" for run in runs]
     lines.append(f"{len(runs)} runs, {clock(total)} in all at {plan.cpus_per_run} CPU(s) a run on this machine")
     return Output({"runs": [run.name for run in runs], "seconds": seconds, "total_seconds": total}, "\n".join(lines))
 
 
-def _variant(name: str) -> str:
-    return name.split("/")[1]
+def _method(name: str) -> str:
+    """Environment and variant, which is all that the time depends on."""
+    return name.rpartition("/")[0]
 
 
 class _Table:

@@ -103,8 +103,8 @@ class Worker:
             raise self._ended()
         return stream
 
-    def _ended(self) -> RuntimeError:
-        return RuntimeError(f"environment worker {self.pid} has ended (exit code {self._process.poll()})")
+    def _ended(self) -> child.ChildLost:
+        return child.ChildLost(f"environment worker {self.pid} has ended (exit code {self._process.poll()})")
 
 
 def main() -> None:

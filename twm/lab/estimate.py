@@ -13,13 +13,14 @@ from twm.config import Config
 from twm.envs import env_spec
 from twm.lab.bench import filled_replay
 from twm.train.learner import Learner
+from twm.train.loop import configure_torch
 from twm.train.run import choose_device
 from twm.train.schedule import make_schedule
 
 
 def run_seconds(config: Config) -> float:
     """Seconds of training: updates and pretraining. Playing and evaluation come on top, a small part."""
-    torch.set_num_threads(max(1, config.threads) if config.threads else torch.get_num_threads())
+    configure_torch(config)
     c, schedule = config.world_model, make_schedule(config)
     spec = env_spec(config.env, config.env_options)
     learner = Learner(config, spec, choose_device(config.device))
@@ -36,10 +37,15 @@ def run_seconds(config: Config) -> float:
     return seconds
 
 
-def _seconds(work: Callable[[], Any]) -> float:
-    work()  # the first call is not like the others
-    start = time.perf_counter()
-    work()
+def _finish() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    work()  # the first call is not like the others
+    _finish()
+    start = time.perf_counter()
+    work()
+    _finish()
     return time.perf_counter() - start

@@ -23,6 +23,7 @@ from twm.lab.scores import GAMES
 from twm.train.files import read_json, reporting, write_json
 
 BASE = "base"
+LOCK = "sweep.lock"
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Plan:
         base = configuration.preset(self.preset)  # type: ignore[arg-type]
         # The number of threads is part of a run's numbers: a run of the sweep equals the same run alone.
         given = {"threads": self.cpus_per_run, **self.set, "env": env, "seed": seed}
+        if not self.gpus_per_run:  # a machine's GPUs are not hidden from a run that asked for none
+            given.setdefault("device", "cpu")
         return with_options(with_options(base, given), overrides)
 
 
@@ -112,6 +115,15 @@ def check(plan: Plan) -> list[PlannedRun]:
     twice = [name for name, count in Counter(run.name.casefold() for run in runs).items() if count > 1]
     if twice:
         raise ConfigError(f"{len(twice)} runs would share a name, the first is {twice[0]}: name each environment once")
+    configs: dict[str, Config] = {}
+    for name, overrides in plan.variants.items():
+        config = plan._config(plan.envs[0], overrides, 0)
+        same = [other for other, known in configs.items() if known == config]
+        if same:
+            raise ConfigError(
+                f"{name} is the same as {same[0]} with the preset {plan.preset} and the options given: leave it out"
+            )
+        configs[name] = config
     for env in plan.envs:
         env_spec(env, runs[0].config.env_options)
     for run in runs:
@@ -132,7 +144,7 @@ def refuse_foreign(plan: Plan, out: Path) -> None:
     path = out / "sweep.json"
     if path.exists():
         _refuse_other(load(path), plan, path)
-    elif out.exists() and (not out.is_dir() or any(out.iterdir())):
+    elif out.exists() and (not out.is_dir() or any(found.name != LOCK for found in out.iterdir())):
         raise ConfigError(f"{out} is not empty and holds no sweep: choose a new or empty directory with --out")
 
 
@@ -217,7 +229,6 @@ def _file_name(env: str) -> str:
 def parse_options(texts: Iterable[str]) -> dict[str, Any]:
     """``["replay.temperature=5"]`` as options by path, checked against those that exist."""
     options: dict[str, Any] = {}
-    known = flatten(Config())
     for text in texts:
         path, equals, value = text.partition("=")
         path = path.strip().removeprefix("--").replace("-", "_")
@@ -225,6 +236,5 @@ def parse_options(texts: Iterable[str]) -> dict[str, Any]:
             raise ConfigError(f"--set takes path=value, e.g. --set replay.temperature=5, but got {text!r}")
         if path in ("env", "seed"):
             raise ConfigError(f"--set cannot set {path}: use --envs and --seeds")
-        with_options(Config(), {path: value})  # raises with the nearest names
-        options[path] = value if isinstance(known[path], str) else flatten(with_options(Config(), {path: value}))[path]
+        options[path] = flatten(with_options(Config(), {path: value}))[path]  # raises with the nearest names
     return options

@@ -22,15 +22,17 @@ from typing import Any
 
 import torch
 
-from twm.config import Config, ConfigError, from_dict, to_dict
-from twm.lab.plan import Plan, PlannedRun, check, record, refuse_foreign
+from twm.child import ChildLost
+from twm.config import ConfigError, from_dict, to_dict
+from twm.lab.plan import LOCK, Plan, PlannedRun, check, record, refuse_foreign
 from twm.lab.status import Status, status_of
-from twm.train.files import RunError, write_json
+from twm.train.files import RunError, reporting, write_json
 
 RESTARTS = 10
 """How often a run is started again after its process or machine was lost, or its memory ran out."""
 
 OUT_OF_MEMORY = (MemoryError, torch.OutOfMemoryError)
+NO_MEMORY = ("can't allocate memory", "MemoryError")  # how torch on a CPU, and a partner, say it
 
 
 def run_sweep(
@@ -48,8 +50,8 @@ def run_sweep(
     if waiting:
         with _ray(address) as ray:
             _refuse_too_large(ray, plan)  # before anything is written: a refused plan binds nobody
-            record(plan, out)
             with _alone(out), _stopping_in_order(out):
+                record(plan, out)
                 _run_all(ray, plan, out.resolve(), waiting, runs, on_progress, poll_seconds)
     standing = [status_of(run, out) for run in runs]
     if on_progress is not None:
@@ -70,7 +72,7 @@ def _run_all(
         num_cpus=plan.cpus_per_run,
         num_gpus=plan.gpus_per_run,
         max_retries=RESTARTS,
-        retry_exceptions=list(OUT_OF_MEMORY),
+        retry_exceptions=[*OUT_OF_MEMORY, ChildLost],
     )
     pending = {}
     for run in waiting:
@@ -83,7 +85,7 @@ def _run_all(
             try:
                 ray.get(reference)
             except ray.exceptions.RayError as error:
-                _record_failure(run.directory(out), _reason(error))
+                _record_failure(run.directory(out), _reason(ray, error))
         if on_progress is not None:
             on_progress([status_of(run, out) for run in runs])
 
@@ -93,19 +95,22 @@ def _train(config: dict[str, Any], directory: str) -> None:
     from twm.train.loop import train
     from twm.train.rundir import RunInUse
 
-    settings: Config = from_dict(config)
     for _ in range(60):  # a machine cut off from the cluster may still be at it for a moment
         try:
-            train(settings, Path(directory), quiet=True)
+            train(from_dict(config), Path(directory), quiet=True)
             return
         except RunInUse:
             time.sleep(1.0)
-        except OUT_OF_MEMORY:
+        except KeyboardInterrupt:  # a signal: the run is saved, and Ray starts what it takes for lost again
+            os._exit(1)
+        except (*OUT_OF_MEMORY, ChildLost):
             raise  # perhaps its neighbour's fault: Ray starts it again, from its last checkpoint
         except (RunError, ConfigError) as error:
             _record_failure(Path(directory), str(error))
             return
         except Exception as error:  # whatever it is, it must not stop the others
+            if any(text in str(error) for text in NO_MEMORY):
+                raise MemoryError(str(error)) from error
             _record_failure(Path(directory), f"{type(error).__name__}: {error}", traceback.format_exc())
             return
     _record_failure(Path(directory), "another process kept the run directory locked")
@@ -121,15 +126,19 @@ def _record_failure(directory: Path, reason: str, details: str = "") -> None:
     write_json(failure(directory), {"error": " ".join(reason.split()) or "unknown", "details": details})
 
 
-def _reason(error: Exception) -> str:
+def _reason(ray: Any, error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"lost {RESTARTS + 1} times: {lines[-1] if lines else type(error).__name__}"
+    reason = lines[-1] if lines else type(error).__name__
+    lost = (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError, ray.exceptions.OutOfMemoryError)
+    return f"lost {RESTARTS + 1} times: {reason}" if isinstance(error, lost) else reason
 
 
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
     """Two sweeps in one directory would wait for each other's runs and take them for failed."""
-    with (out / "sweep.lock").open("w") as file:
+    with reporting(f"cannot create the directory {out}"):
+        out.mkdir(parents=True, exist_ok=True)
+    with (out / LOCK).open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

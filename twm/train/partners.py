@@ -177,7 +177,7 @@ class Partner:
         stream = self._process.stdout
         line = b"" if stream is None or stream.closed else stream.readline()
         if not line:
-            raise RuntimeError(f"a training process has ended (exit code {self._process.poll()})")
+            raise child.ChildLost(f"a training process has ended (exit code {self._process.poll()})")
         reply: dict[str, Any] = json.loads(line)
         if "error" in reply:
             raise RuntimeError(f"a training process failed: {reply['error']}")
@@ -194,7 +194,7 @@ class Partner:
             stream.write(json.dumps(message).encode() + b"\n")
             stream.flush()
         except OSError as error:
-            raise RuntimeError(f"a training process has ended (exit code {self._process.poll()})") from error
+            raise child.ChildLost(f"a training process has ended (exit code {self._process.poll()})") from error
 
 
 # --------------------------------------------------------------------------------------------------
