@@ -11,7 +11,7 @@ import torch
 
 from twm.config import Config
 from twm.envs import env_spec
-from twm.lab.bench import filled_replay
+from twm.lab.bench import filled_replay, synchronise
 from twm.train.learner import Learner
 from twm.train.loop import configure_torch
 from twm.train.run import choose_device
@@ -28,24 +28,19 @@ def run_seconds(config: Config) -> float:
     batch = learner.batch(replay.sample(c.batch_size, c.sequence_length, np.inf, np.random.default_rng(0))[0])
     returns = torch.zeros(c.batch_size, c.sequence_length, device=learner.device)
     seconds = (
-        schedule.updates * _seconds(lambda: learner.update(batch))
-        + schedule.pretrain_observation * _seconds(lambda: learner.pretrain_observation(batch))
-        + schedule.pretrain_dynamics * _seconds(lambda: learner.pretrain_dynamics(batch))
-        + schedule.pretrain_policy * _seconds(lambda: learner.pretrain_policy(batch, returns))
+        schedule.updates * _seconds(lambda: learner.update(batch), learner.device)
+        + schedule.pretrain_observation * _seconds(lambda: learner.pretrain_observation(batch), learner.device)
+        + schedule.pretrain_dynamics * _seconds(lambda: learner.pretrain_dynamics(batch), learner.device)
+        + schedule.pretrain_policy * _seconds(lambda: learner.pretrain_policy(batch, returns), learner.device)
     )
     learner.close()
     return seconds
 
 
-def _finish() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def _seconds(work: Callable[[], Any]) -> float:
+def _seconds(work: Callable[[], Any], device: torch.device) -> float:
     work()  # the first call is not like the others
-    _finish()
+    synchronise(device)
     start = time.perf_counter()
     work()
-    _finish()
+    synchronise(device)
     return time.perf_counter() - start

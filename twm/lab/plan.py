@@ -115,6 +115,16 @@ def check(plan: Plan) -> list[PlannedRun]:
     twice = [name for name, count in Counter(run.name.casefold() for run in runs).items() if count > 1]
     if twice:
         raise ConfigError(f"{len(twice)} runs would share a name, the first is {twice[0]}: name each environment once")
+    _refuse_twins(plan)
+    for env in plan.envs:
+        env_spec(env, runs[0].config.env_options)
+    for run in runs:
+        validate(run.config)
+    return runs
+
+
+def _refuse_twins(plan: Plan) -> None:
+    """A preset may already have what an ablation changes: the same runs twice would pass for two variants."""
     configs: dict[str, Config] = {}
     for name, overrides in plan.variants.items():
         config = plan._config(plan.envs[0], overrides, 0)
@@ -124,11 +134,6 @@ def check(plan: Plan) -> list[PlannedRun]:
                 f"{name} is the same as {same[0]} with the preset {plan.preset} and the options given: leave it out"
             )
         configs[name] = config
-    for env in plan.envs:
-        env_spec(env, runs[0].config.env_options)
-    for run in runs:
-        validate(run.config)
-    return runs
 
 
 def record(plan: Plan, out: Path) -> None:

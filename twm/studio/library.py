@@ -15,7 +15,7 @@ from twm.config import Config, ConfigError, flatten, from_dict
 from twm.replay import FRAMES_FILE, STEPS_FILE, Replay
 from twm.storage import Column
 from twm.studio.dream import Model
-from twm.studio.randomness import torchs_own
+from twm.studio.randomness import drawing
 from twm.train import checkpoint, metrics
 from twm.train.evaluate import WEIGHTS_FILE, load_agent
 from twm.train.files import RunError, read_json
@@ -78,7 +78,7 @@ class Run:
             if not seen or seen == self._seen:
                 return False
             try:
-                with torchs_own:  # fresh networks draw their first weights
+                with drawing:  # fresh networks draw their first weights
                     agent, config, step = load_agent(self.directory.path, which=self._which, device=self._device)
             except RuntimeError as error:  # torch's word for weights that do not fit
                 raise RunError(

@@ -10,7 +10,7 @@ import torch
 
 from twm.train.evaluate import own_random_numbers
 
-torchs_own = threading.Lock()
+drawing = threading.Lock()
 """Held by whoever draws from torch's generators: they belong to the whole process, dreams and readers are threads."""
 
 
@@ -22,7 +22,7 @@ def generator(seed: int, t: int) -> torch.Generator:
 @contextmanager
 def repeatable(seed: int) -> Iterator[None]:
     """torch's own random numbers depend on the seed alone inside; outside they are as they were."""
-    with torchs_own, own_random_numbers(_mixed(seed, 0)):
+    with drawing, own_random_numbers(_mixed(seed, 0)):
         yield
 
 

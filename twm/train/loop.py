@@ -58,7 +58,7 @@ def train(
 
         return train_offline(config, dataset, out, quiet=quiet, track=track)
     validate(config)
-    config = _keep_ratio(config, RunDir(out))
+    config = _continued(config, RunDir(out))
     configure_torch(config)
     prepared = RunDir.prepare(out, to_dict(config), MAY_CHANGE)
     directory = prepared.run
@@ -145,9 +145,12 @@ def configure_torch(config: Config) -> None:
         torch.set_float32_matmul_precision("high")
 
 
-def _keep_ratio(config: Config, directory: RunDir) -> Config:
-    """With other interactions than the run in ``directory`` had, its sample budget follows: the updates per interaction
-    stay. Unless it was given, too."""
+def _continued(config: Config, directory: RunDir) -> Config:
+    """The configuration with which the run in ``directory``, if there is one, goes on.
+
+    With other interactions than it had, the sample budget follows, unless it was given, too: the updates per
+    interaction stay. Fewer than it already has are refused.
+    """
     if not directory.config_path.is_file():
         return config
     saved = directory.config().get("train", {})
