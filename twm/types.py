@@ -53,6 +53,15 @@ class Step(NamedTuple):
     game_over: bool  # the real game ended; its score is complete
 
 
+class Outcome(NamedTuple):
+    """A :class:`Step` without its observation."""
+
+    reward: float
+    terminated: bool
+    truncated: bool
+    game_over: bool
+
+
 class Transitions(NamedTuple):
     """A batch of sequences as the replay assembles it (numpy). Index 0 is the step of context in front,
     1..T the sequence; o has one more, T+1: the observation behind it."""

@@ -34,8 +34,8 @@ from twm.envs.base import (
     pack_json,
     unpack_json,
 )
-from twm.envs.resize import area_resize
-from twm.types import EnvSpec, FrameArray, Step
+from twm.envs.resize import AreaResize
+from twm.types import EnvSpec, FrameArray, Outcome, Step
 
 ATARI_100K = (
     "Alien", "Amidar", "Assault", "Asterix", "BankHeist", "BattleZone", "Boxing", "Breakout", "ChopperCommand",
@@ -88,7 +88,7 @@ class Atari:
         self._gray = options.gray
         screen = screen if options.gray else (*screen, 3)
         self._screen, self._screen_before = np.zeros(screen, np.uint8), np.zeros(screen, np.uint8)
-        self._resize = area_resize(screen, options.size)
+        self._resize = AreaResize(screen, options.size)
         self._stack = FrameStack(shape, options.stack)
         self._picture: npt.NDArray[np.uint8] | None = None
         self._filmed = False
@@ -101,6 +101,7 @@ class Atari:
         self._running = False
         self._game_over = True  # the next reset starts a new game
         self._untouched = True  # no frame played since the emulator was reset
+        self._unseen = False  # the present screen is not part of the stack yet
         self._lives = self._steps = 0
 
     # ----------------------------------------------------------------------------------------------
@@ -113,27 +114,43 @@ class Atari:
         if self._game_over or self._running:
             self._start_game()  # otherwise only a life was lost: the game goes on
         self._running, self._game_over = True, False
+        self._unseen = False
         return self._stack.restart(self._frame())
 
     def step(self, a: int) -> Step:
+        outcome = self.play(a)
+        return Step(self.observe(), *outcome)
+
+    def play(self, a: int) -> Outcome:
+        """A step without its observation, which :meth:`observe` gives.
+
+        The emulator drives everything else out of the caches. Where several games are played, it pays to let all of
+        them play before the first screen is looked at.
+        """
         action = self._actions[check_action(a, self.spec)]
         if not self._running:
             raise must_reset(self.spec.name)
         reward = self._play(action)
         self._steps += 1
-        observation = self._stack.push(self._frame())
         life_lost = self._life_lost()
         if life_lost and self._presses_fire and not self._ale.game_over():
             # Pressed here and not in reset(), so that training and evaluation see the same game and the same score.
+            self.observe()
             reward += self._play(self._fire)
-            if not self._life_ends_episode:
-                observation = self._stack.push(self._frame())
+            self._unseen = not self._life_ends_episode
         over, timeout = self._ale.game_over(), self._steps >= self._max_steps
         terminated = over or (life_lost and self._life_ends_episode)
         truncated = timeout and not terminated
         self._game_over = over or timeout
         self._running = not (terminated or truncated)
-        return Step(observation, float(reward), terminated, truncated, self._game_over)
+        return Outcome(float(reward), terminated, truncated, self._game_over)
+
+    def observe(self) -> FrameArray:
+        """What the player sees after :meth:`play`."""
+        if self._unseen:
+            self._stack.push(self._frame())
+            self._unseen = False
+        return self._stack.array
 
     def render(self) -> npt.NDArray[np.uint8]:
         """From the first call on, pictures merge the last two frames, as observations do."""
@@ -196,7 +213,7 @@ class Atari:
         not seen keeps the pixels of the interaction before."""
         reward, last, picture_before = 0, self._skip - 1, None
         act, game_over = self._ale.act, self._ale.game_over
-        self._untouched, self._picture = False, None
+        self._untouched, self._unseen, self._picture = False, True, None
         for t in range(self._skip):
             reward += act(action)
             if game_over():
@@ -244,7 +261,7 @@ class Atari:
             "emulator": np.frombuffer(emulator, np.uint8).copy(),
             "screen": self._screen.copy(),
             "picture": self._rendered().copy(),
-            "stack": self._stack.array.copy(),
+            "stack": self.observe().copy(),
         }
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> FrameArray:
@@ -261,6 +278,7 @@ class Atari:
         self._screen[:] = state["screen"]
         self._screen_before.fill(0)
         self._picture = np.array(state["picture"], np.uint8)
+        self._unseen = False
         return self._stack.load(state["stack"])
 
     def _identity(self) -> dict[str, Any]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 from twm.config import ConfigError, EnvConfig
-from twm.types import EnvSpec, FrameArray, Step
+from twm.types import EnvSpec, FrameArray, Outcome, Step
 
 EnvState = dict[str, npt.NDArray[Any]]
 """A saved environment: plain arrays only, so that it fits into safetensors."""
@@ -51,6 +51,23 @@ class Env(Protocol):
     def close(self) -> None:
         """Free what is not Python's; calling it twice is harmless."""
         ...
+
+
+class LooksLater(Protocol):
+    """An :class:`Env` whose step comes in two halves, so that several can play before the first is looked at."""
+
+    def play(self, a: int) -> Outcome:
+        """One interaction."""
+        ...
+
+    def observe(self) -> FrameArray:
+        """What it led to."""
+        ...
+
+
+def look_later(envs: Sequence[Any]) -> TypeGuard[Sequence[LooksLater]]:
+    """Whether they do; a vector of environments is all of one kind."""
+    return hasattr(envs[0], "observe")
 
 
 class FrameStack:

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from twm import child
 from twm.config import EnvConfig
-from twm.envs.base import Env
+from twm.envs.base import Env, look_later
 from twm.types import FrameArray
 
 RESET, STEP = 0, 1
@@ -41,12 +41,18 @@ def act_on(
 ) -> None:
     """Reset or step the active rows; what comes of it is written into ``observations`` and ``outcomes``."""
     outcomes[:] = 0
-    for row in np.flatnonzero(active).tolist():
-        value = int(values[row])
+    rows = np.flatnonzero(active).tolist()
+    if command == STEP and look_later(envs):
+        for row in rows:
+            outcomes[row] = envs[row].play(int(values[row]))
+        for row in rows:
+            observations[row] = envs[row].observe()
+        return
+    for row in rows:
         if command == RESET:
-            observations[row] = envs[row].reset(seed=value)
+            observations[row] = envs[row].reset(seed=int(values[row]))
         else:
-            step = envs[row].step(value)
+            step = envs[row].step(int(values[row]))
             observations[row], outcomes[row] = step.observation, step[1:]
 
 
