@@ -45,9 +45,9 @@ def make_pool(dtype: torch.dtype = torch.float32) -> Starts:
     )
 
 
-def origin(z: Tensor, pool: Starts) -> Tensor:
+def origin(c: Tensor, pool: Starts) -> Tensor:
     """(M,) the entry of the pool that each state is."""
-    same = (z[:, None] == pool.z[None]).all(-1)
+    same = (latents.one_hot(c, 4)[:, None] == pool.z[None]).all(-1)
     assert bool((same.sum(-1) == 1).all())
     return same.long().argmax(-1)
 
@@ -55,14 +55,14 @@ def origin(z: Tensor, pool: Starts) -> Tensor:
 def whole_sequence(world_model: WorldModel, dream: Dream, pool: Starts) -> tuple[Tensor, Prediction, Starts]:
     """The dream once more, with its context in front, in one pass of the transformer: h after each step."""
     dynamics = world_model.dynamics
-    starts = Starts(*(x[origin(dream.z[:, 0], pool)] for x in pool))
-    z = torch.cat([starts.context_z[:, None], dream.z[:, :-1]], 1)
+    starts = Starts(*(x[origin(dream.c[:, 0], pool)] for x in pool))
+    z = torch.cat([starts.context_z[:, None], latents.one_hot(dream.c[:, :-1], 4, pool.z.dtype)], 1)
     a = torch.cat([starts.context_a[:, None], dream.a], 1)
     r = torch.cat([dynamics.squash(starts.context_r)[:, None], dream.r], 1)
     restarts = torch.cat([~starts.has_context[:, None], dream.ended], 1).long()
     h = dynamics(z, a, r, restarts.cumsum(1) - restarts)
     prediction = dynamics.predict(h[:, 1:])
-    reward = dynamics.reward_mean(dynamics.reward_output(h[:, 1:], dream.z[:, 1:]))  # to the state that was drawn
+    reward = dynamics.reward_mean(dynamics.reward_output(h[:, 1:], dream.c[:, 1:]))  # to the state that was drawn
     unknown = dream.ended & (dynamics.embed_next is not None)  # a fresh start has taken the place of what was drawn
     return h, prediction._replace(r_hat=torch.where(unknown, dream.r, reward)), starts
 
@@ -100,23 +100,23 @@ def test_dreams_equal_the_whole_sequence(options: dict[str, Any], H: int, dtype:
     torch.testing.assert_close(dream.gamma, prediction.gamma_hat, **close)
     seen = torch.cat([~starts.has_context[:, None], dream.ended], 1)  # where a row (re)started, h is 0
     torch.testing.assert_close(dream.h, h.masked_fill(seen[..., None], 0.0), **close)
-    x = policy.view(dream.z, dream.h)
+    x = policy.view(latents.one_hot(dream.c, 4, dtype), dream.h)
     torch.testing.assert_close(dream.logits, policy.actor(x[:, :-1]), **close)
     torch.testing.assert_close(dream.values, policy.critic(x), **close)
 
 
 def test_next_states_come_from_the_predictor(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the most likely category taken instead of a draw, z_{t+1} is the predictor's, or fresh after an end."""
-    real = latents.sample
-    monkeypatch.setattr(latents, "sample", lambda logits, temperature=1.0, u=None: real(logits, 0.0))
+    real = latents.draw
+    monkeypatch.setattr(latents, "draw", lambda logits, temperature=1.0, u=None: real(logits, 0.0))
     (world_model, policy), pool = make(small(policy__end_threshold=0.5)), make_pool()
     torch.manual_seed(3)
     dream = imagine(world_model, policy, pool, M=16, H=12)
     _, prediction, _ = whole_sequence(world_model, dream, pool)
     expected = real(prediction.z_logits, 0.0)
     went_on = ~dream.ended
-    assert torch.equal(dream.z[:, 1:][went_on], expected[went_on])
-    fresh = dream.z[:, 1:][dream.ended]
+    assert torch.equal(dream.c[:, 1:][went_on], expected[went_on])
+    fresh = dream.c[:, 1:][dream.ended]
     assert len(fresh) > 5
     assert len(set(origin(fresh, pool).tolist())) > 3
 
@@ -129,7 +129,7 @@ def test_next_states_are_drawn() -> None:
     _, prediction, _ = whole_sequence(world_model, dream, Starts(*(x[:1] for x in pool)))
     p = torch.softmax(prediction.z_logits, -1).flatten(2)[:, 0]
     # 200 draws of each variable: the mean of (drawn - expected) stays within 4.5 standard deviations.
-    deviation = (dream.z[:, 1] - p).sum(0) / (p * (1 - p)).sum(0).sqrt()
+    deviation = (latents.one_hot(dream.c[:, 1], 4) - p).sum(0) / (p * (1 - p)).sum(0).sqrt()
     assert deviation.abs().max() < 4.5
 
 
@@ -171,7 +171,7 @@ def test_predicted_rewards_are_fed_back(transform: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(dynamics, "predict", predict_known)
     monkeypatch.setattr(dynamics, "step", step_seen)
     dream = imagine(world_model, policy, pool, M=5, H=4)
-    context_r = pool.context_r[origin(dream.z[:, 0], pool)]
+    context_r = pool.context_r[origin(dream.c[:, 0], pool)]
     torch.testing.assert_close(fed[1], context_r.tanh() if transform == "tanh" else context_r)
     assert [float(r[0]) for r in fed[2:]] == [102.0, 103.0, 104.0]  # r̂ of the steps before
     assert dream.r[0].tolist() == [102.0, 103.0, 104.0, 105.0]
@@ -186,28 +186,29 @@ def test_gradients_reach_the_policy_and_not_the_world() -> None:
     assert all(p.grad is None for p in world_model.parameters())
 
 
-def test_the_policys_forward_pass_is_not_repeated() -> None:
-    """Actor and critic run once for each step (and the critic once more to bootstrap), the losses run neither."""
+def test_the_policy_runs_over_all_steps_at_once() -> None:
+    """The actor once for each step to act, then both once for all steps (and the critic once more to bootstrap); the
+    losses run neither."""
     world_model, policy = make(SMALL)
     calls = {"actor": 0, "critic": 0}
     for name in calls:
         getattr(policy, name).register_forward_hook(lambda *_, name=name: calls.update({name: calls[name] + 1}))
     policy.losses(imagine(world_model, policy, make_pool(), M=8, H=5))
-    assert calls == {"actor": 5, "critic": 6}
+    assert calls == {"actor": 6, "critic": 2}
 
 
 def test_dreams_start_from_different_states() -> None:
     world_model, policy = make(SMALL)
     pool = make_pool()
     dream = imagine(world_model, policy, pool, M=POOL, H=1)
-    assert sorted(origin(dream.z[:, 0], pool).tolist()) == list(range(POOL))
+    assert sorted(origin(dream.c[:, 0], pool).tolist()) == list(range(POOL))
 
 
 def test_more_dreams_than_states_begin_twice_somewhere() -> None:
     world_model, policy = make(SMALL)
     pool = make_pool()
     dream = imagine(world_model, policy, pool, M=POOL + 1, H=1)
-    assert set(origin(dream.z[:, 0], pool).tolist()) <= set(range(POOL))
+    assert set(origin(dream.c[:, 0], pool).tolist()) <= set(range(POOL))
 
 
 def test_shapes() -> None:
@@ -215,7 +216,7 @@ def test_shapes() -> None:
     dream = imagine(world_model, policy, make_pool(), M=7, H=5)
     shapes = {name: tuple(x.shape) for name, x in dream._asdict().items()}
     assert shapes == {
-        "z": (7, 6, 12),
+        "c": (7, 6, 3),
         "a": (7, 5),
         "r": (7, 5),
         "gamma": (7, 5),

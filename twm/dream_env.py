@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from twm.config import ConfigError
+from twm.nn import latents
 from twm.train.evaluate import load_agent, load_replay, own_random_numbers
 from twm.types import FrameArray
 from twm.world_model.dynamics import History
@@ -89,7 +90,8 @@ class DreamEnv(gymnasium.Env[Observation, np.int64]):
         h = self._advance(self._z, torch.tensor([int(action)], device=self._device), self._r)
         with torch.no_grad(), own_random_numbers(int(self.np_random.integers(2**63))):
             prediction = self._world_model.dynamics.predict(h, self._temperature)
-        self._z, self._r = prediction.z, prediction.r_hat
+        K = self._world_model.config.latent_categories
+        self._z, self._r = latents.one_hot(prediction.c, K, self._z.dtype), prediction.r_hat
         self._steps += 1
         terminated = bool(self._world_model.over(prediction.gamma_hat))
         truncated = self._steps >= self._horizon and not terminated

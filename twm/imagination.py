@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from twm.nn import latents
 from twm.policy.actor_critic import ActorCritic, sample_action
 from twm.types import Dream, Starts
 from twm.world_model.world_model import WorldModel
@@ -18,48 +19,47 @@ from twm.world_model.world_model import WorldModel
 def imagine(world_model: WorldModel, policy: ActorCritic, pool: Starts, M: int, H: int) -> Dream:
     """M dreams of H steps from states of ``pool``, all different if there are as many.
 
-    The world model runs without gradients. Actor and critic run with theirs, so that the update can go
-    straight to the backward pass.
+    Nothing here takes gradients but actor and critic over all steps at once, when the dream is over, so that the
+    update can go straight to the backward pass.
     """
-    dynamics, threshold = world_model.dynamics, policy.config.end_threshold
+    with torch.no_grad():
+        c, a, r, gamma, ended, h = _dream(world_model, policy, pool, M, H)
+        last = policy.critic(policy.view(c[:, -1], h[:, -1]))  # it only bootstraps the last return
+    x = policy.view(c[:, :-1], h[:, :-1])
+    values = torch.cat([policy.critic(x), last[:, None]], 1)
+    return Dream(c=c, a=a, r=r, gamma=gamma, ended=ended, h=h, logits=policy.actor(x), values=values)
+
+
+def _dream(world_model: WorldModel, policy: ActorCritic, pool: Starts, M: int, H: int) -> tuple[Tensor, ...]:
+    """Step by step: c (M, H+1, V), a, r, gamma, ended (M, H), h (M, H+1, D)."""
+    dynamics, threshold, K = world_model.dynamics, policy.config.end_threshold, world_model.config.latent_categories
     device, states = pool.z.device, pool.z.shape[0]
     # Everything random, drawn beforehand: where rows start, where they go on after an end, actions, latents.
     first = torch.randperm(states, device=device)[:M] if states >= M else torch.randint(states, (M,), device=device)
     fresh = torch.randint(states, (M, H), device=device)
     u_action = torch.rand((M, H), device=device)
     u_latent = torch.rand((M, H, world_model.config.latent_variables), device=device)
+    pool_c = latents.categories(pool.z, K)
     starts = Starts(*(x[first] for x in pool))
     history = dynamics.begin(M, H + 1)
     nothing = torch.zeros(M, dtype=torch.bool, device=device)
-    h = dynamics.step(history, starts.context_z, starts.context_a, starts.context_r, nothing)
+    context_c = latents.categories(starts.context_z, K)
+    h = dynamics.step(history, context_c, starts.context_a, starts.context_r, nothing)
     h = h * starts.has_context[:, None]
-    z, r, restart = starts.z, dynamics.squash(starts.context_r), ~starts.has_context
+    c, r, restart = pool_c[first], dynamics.squash(starts.context_r), ~starts.has_context
     alive = torch.ones(M, device=device)  # product of discounts since the row (re)started
     steps: list[tuple[Tensor, ...]] = []
     for t in range(H):
-        x = policy.view(z, h)
-        logits, value = policy.actor(x), policy.critic(x)
-        a = sample_action(logits.detach(), u=u_action[:, t])
-        h_next = dynamics.step(history, z, a, r, restart)
-        with torch.no_grad():
-            prediction = dynamics.predict(h_next, u=u_latent[:, t])
-            alive = alive * prediction.gamma_hat
-            restart = alive < threshold
-            steps.append((z, h, a, prediction.r_hat, prediction.gamma_hat, restart, logits, value))
-            z = torch.where(restart[:, None], pool.z[fresh[:, t]], prediction.z)
-            h = h_next.masked_fill(restart[:, None], 0.0)
-            r = prediction.r_hat
-            alive = alive.masked_fill(restart, 1.0)
-    zs, hs, actions, rewards, gammas, ended, all_logits, values = (torch.stack(x, 1) for x in zip(*steps))
-    with torch.no_grad():  # it only bootstraps the last return
-        last = policy.critic(policy.view(z, h))
-    return Dream(
-        z=torch.cat([zs, z[:, None]], 1),
-        a=actions,
-        r=rewards,
-        gamma=gammas,
-        ended=ended,
-        h=torch.cat([hs, h[:, None]], 1),
-        logits=all_logits,
-        values=torch.cat([values, last[:, None]], 1),
-    )
+        a = sample_action(policy.actor(policy.view(c, h)), u=u_action[:, t])
+        h_next = dynamics.step(history, c, a, r, restart)
+        prediction = dynamics.predict(h_next, u=u_latent[:, t])
+        alive = alive * prediction.gamma_hat
+        restart = alive < threshold
+        steps.append((a, prediction.r_hat, prediction.gamma_hat, restart, c, h))
+        c = torch.where(restart[:, None], pool_c[fresh[:, t]], prediction.c)
+        h = h_next.masked_fill(restart[:, None], 0.0)
+        r = prediction.r_hat
+        alive = alive.masked_fill(restart, 1.0)
+    *outcomes, cs, hs = zip(*steps)
+    actions, rewards, gammas, ended = (torch.stack(x, 1) for x in outcomes)
+    return torch.stack([*cs, c], 1), actions, rewards, gammas, ended, torch.stack([*hs, h], 1)

@@ -3,6 +3,8 @@
 B  sequences in a batch (N in the paper)      V  latent variables     C  channels of an observation
 T  steps of a sequence (ℓ in the paper)       K  categories of each   A  actions
 M  dreams, H  steps of a dream                Z  = V·K, a flat z      D  transformer width
+
+A latent state is a one-hot vector z (Z), or in dreams its categories c (V).
 """
 
 from __future__ import annotations
@@ -87,7 +89,7 @@ class Prediction(NamedTuple):
     """What the dynamics model says of the step after the hidden state h."""
 
     z_logits: Tensor  # (..., V, K) of the next latent state
-    z: Tensor  # (..., Z) the next latent state, drawn
+    c: Tensor  # (..., V) the next latent state, drawn
     r_hat: Tensor  # (...) mean reward
     gamma_hat: Tensor  # (...) mean discount, in (0, 1)
 
@@ -105,7 +107,7 @@ class Starts(NamedTuple):
 class Dream(NamedTuple):
     """M imagined trajectories of H steps."""
 
-    z: Tensor  # (M, H+1, Z) one-hot: where each step begins, and where the last one leads
+    c: Tensor  # (M, H+1, V) latent states: where each step begins, and where the last one leads
     a: Tensor  # (M, H)
     r: Tensor  # (M, H) predicted rewards
     gamma: Tensor  # (M, H) predicted discounts

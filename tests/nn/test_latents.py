@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -135,3 +136,36 @@ def test_balanced_kl_has_the_gradient_of_the_balanced_cross_entropy(balance: flo
     (actual,) = torch.autograd.grad(ours, theta)
     assert actual.norm() > 0.1
     torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_categories_and_one_hot_vectors_give_the_same(dtype: torch.dtype) -> None:
+    """Outputs and gradients of the layer, and both ways of writing a state."""
+    torch.manual_seed(0)
+    layer = latents.OneHotLinear(3, 7, 5).to(dtype)
+    c = torch.randint(7, (4, 2, 3))
+    z = latents.one_hot(c, 7, dtype)
+    assert torch.equal(latents.categories(z, 7), c)
+    outputs, gradients = [], []
+    for x in (z, c):
+        y = layer(x)
+        (y * torch.arange(5)).square().sum().backward()
+        outputs.append(y.detach())
+        gradients.append([layer.weight.grad.clone(), layer.bias.grad.clone()])  # type: ignore[union-attr]
+        layer.zero_grad()
+    torch.testing.assert_close(outputs[1], outputs[0])
+    torch.testing.assert_close(gradients[1], gradients[0])
+    torch.testing.assert_close(outputs[0], torch.nn.functional.linear(z, layer.weight, layer.bias).detach())
+
+
+def test_the_layer_has_the_parameters_of_a_linear_one() -> None:
+    """Same names, shapes and numbers from the same seed, with columns side by side in memory, also in a copy."""
+    torch.manual_seed(0)
+    layer = latents.OneHotLinear(3, 7, 5)
+    torch.manual_seed(0)
+    plain = torch.nn.Linear(21, 5)
+    assert {name: x.tolist() for name, x in layer.state_dict().items()} == {
+        name: x.tolist() for name, x in plain.state_dict().items()
+    }
+    for each in (layer, copy.deepcopy(layer), latents.OneHotLinear(3, 7, 5).double()):
+        assert each.weight.t().is_contiguous()

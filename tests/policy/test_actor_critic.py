@@ -11,6 +11,7 @@ from small import random_z, small
 from torch import Tensor
 
 from twm.config import Config
+from twm.nn import latents
 from twm.policy.actor_critic import ActorCritic, PolicyLosses, normalised_entropy, sample_action
 from twm.types import Dream
 
@@ -23,7 +24,7 @@ def make(actions: int = 2, **options: object) -> ActorCritic:
 def two_steps(logits: Tensor, values: Tensor) -> Dream:
     """One dream of two steps with the numbers of the GAE test: λ = 0.5 gives A = (1, 2), w = (1, 0.5)."""
     return Dream(
-        z=torch.zeros(1, 3, 12),
+        c=torch.zeros(1, 3, 3, dtype=torch.long),
         a=torch.tensor([[0, 1]]),
         r=torch.tensor([[1.0, 2.0]]),
         gamma=torch.tensor([[0.5, 0.25]]),
@@ -137,7 +138,7 @@ def dreamt(policy: ActorCritic) -> Dream:
     z, h = random_z(small(), 5, 4), torch.randn(5, 4, 16)
     x = policy.view(z, h)
     return Dream(
-        z=z,
+        c=latents.categories(z, 4),
         a=torch.randint(2, (5, 3)),
         r=torch.randn(5, 3),
         gamma=torch.rand(5, 3),

@@ -110,11 +110,6 @@ def voyages(rows: int, steps: int) -> Batch:
     return Batch(torch.stack(o, 1), torch.stack(a, 1), torch.stack(r, 1), ends, torch.zeros_like(ends))
 
 
-def place_and_fuel(z: Tensor) -> tuple[Tensor, Tensor]:
-    both = z.unflatten(-1, (2, 7)).argmax(-1)
-    return both[..., 0], both[..., 1]
-
-
 class Verdict(NamedTuple):
     latents: float  # share of dreamt states that are the real ones
     reward: float  # error that 90 % of the dreamt rewards stay below
@@ -124,12 +119,12 @@ class Verdict(NamedTuple):
 
 def judge(dream: Dream, before: Tensor) -> Verdict:
     """A real ferry sails along with the same actions from the same start, uncorrected until an episode ends."""
-    ferry = Ferry(*place_and_fuel(dream.z[:, 0]), before)
+    ferry = Ferry(*dream.c[:, 0].unbind(-1), before)
     right, errors, agree = [], [], []
     for t in range(dream.a.shape[1]):
         reward, ended = ferry.step(dream.a[:, t])
-        ferry.restart(ended, Ferry(*place_and_fuel(dream.z[:, t + 1]), torch.full_like(before, STAY)))
-        right.append((dream.z[:, t + 1] == ferry.z()).all(-1)[~ended])
+        ferry.restart(ended, Ferry(*dream.c[:, t + 1].unbind(-1), torch.full_like(before, STAY)))
+        right.append((latents.one_hot(dream.c[:, t + 1], 7) == ferry.z()).all(-1)[~ended])
         errors.append((dream.r[:, t] - reward).abs())
         agree.append(dream.ended[:, t] == ended)
     return Verdict(
@@ -172,7 +167,7 @@ def test_the_dynamics_model_predicts_a_small_world(monkeypatch: pytest.MonkeyPat
     first = torch.randperm(pool.z.shape[0])[:300]
     torch.manual_seed(1)
     dream = imagine(world_model, learner.policy, pool, M=300, H=15)
-    assert torch.equal(dream.z[:, 0], pool.z[first])
+    assert torch.equal(latents.one_hot(dream.c[:, 0], 7), pool.z[first])
     verdict = judge(dream, torch.where(pool.has_context[first], pool.context_a[first], STAY))
     assert verdict.latents >= 0.95
     assert verdict.reward <= 1e-2

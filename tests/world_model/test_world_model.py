@@ -28,8 +28,8 @@ def make(config: Config, *, image: bool = True) -> WorldModel:
 @pytest.fixture
 def most_likely(monkeypatch: pytest.MonkeyPatch) -> None:
     """Latents are not sampled but taken where most likely, so that two computations see the same."""
-    real = latents.sample
-    monkeypatch.setattr(latents, "sample", lambda logits, temperature=1.0, u=None: real(logits, 0.0))
+    real = latents.draw
+    monkeypatch.setattr(latents, "draw", lambda logits, temperature=1.0, u=None: real(logits, 0.0))
 
 
 # --------------------------------------------------------------------------------------------------
@@ -59,7 +59,7 @@ def slow_losses(model: WorldModel, batch: Batch) -> dict[str, float]:
                 before = torch.softmax(model.dynamics.predict(hidden(t - 1)).z_logits, -1)
                 sums["consistency"] -= sum(float(a) * math.log(b) for a, b in zip(q[t].flatten(), before.flatten()))
             prediction = model.dynamics.predict(hidden(t))
-            z_next = prediction.z if ended[t] else z[t + 1]
+            z_next = prediction.c if ended[t] else z[t + 1]
             r_hat = model.dynamics.reward_mean(model.dynamics.reward_output(hidden(t), z_next))
             if not ended[t]:
                 after = torch.softmax(prediction.z_logits, -1)

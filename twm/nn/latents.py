@@ -1,7 +1,8 @@
 """Vectors of independent categorical variables: the latent states z (paper, section 2.1).
 
-A latent state has V variables of K categories. It travels as a flat one-hot vector of Z = V·K numbers,
-its distribution as logits of shape (..., V, K).
+A latent state has V variables of K categories. It travels as a flat one-hot vector z of Z = V·K numbers where
+gradients pass through it, and in dreams as its categories c, V whole numbers; its distribution as logits of shape
+(..., V, K).
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import math
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 Logits = Float[Tensor, "*batch V K"]
 OneHot = Float[Tensor, "*batch Z"]
+Categories = Int[Tensor, "*batch V"]
 
 
 def mix_uniform(logits: Logits, share: float) -> Logits:
@@ -25,28 +27,59 @@ def mix_uniform(logits: Logits, share: float) -> Logits:
     return torch.log((1 - share) * torch.softmax(logits, -1) + share / K)
 
 
-def sample(logits: Logits, temperature: float = 1.0, u: Float[Tensor, "*batch V"] | None = None) -> OneHot:
-    """Draw z by inverting the cumulative distribution: one uniform number ``u`` per variable (None: a fresh one).
+def draw(logits: Logits, temperature: float = 1.0, u: Float[Tensor, "*batch V"] | None = None) -> Categories:
+    """Categories, by inverting the cumulative distribution: one uniform number ``u`` per variable (None: a fresh one).
 
     A tenth of the cost of a Gumbel or multinomial draw, which want K numbers or a loop. Temperature
-    0 takes the most likely category. No gradient; see :func:`straight_through`.
+    0 takes the most likely category.
     """
     with torch.no_grad():
-        K = logits.shape[-1]
         if temperature == 0:
-            index = logits.argmax(-1)
-        else:
-            cdf = torch.softmax(logits / temperature if temperature != 1 else logits, -1).cumsum(-1)
-            u = torch.rand(cdf.shape[:-1], device=cdf.device, dtype=cdf.dtype) if u is None else u
-            # The total may fall short of 1 by rounding: scaling u by it keeps the index below K.
-            index = (cdf <= u.unsqueeze(-1) * cdf[..., -1:]).sum(-1).clamp_(max=K - 1)
-        return one_hot(index, K, logits.dtype)
+            return logits.argmax(-1)
+        cdf = torch.softmax(logits / temperature if temperature != 1 else logits, -1).cumsum(-1)
+        u = torch.rand(cdf.shape[:-1], device=cdf.device, dtype=cdf.dtype) if u is None else u
+        # The total may fall short of 1 by rounding: scaling u by it keeps the category below K.
+        return (cdf <= u.unsqueeze(-1) * cdf[..., -1:]).sum(-1).clamp_(max=logits.shape[-1] - 1)
 
 
-def one_hot(index: Tensor, K: int, dtype: torch.dtype = torch.float32) -> OneHot:
-    """Flat one-hot vectors (..., V·K) of category indices (..., V)."""
-    z = torch.zeros(index.shape + (K,), dtype=dtype, device=index.device)
-    return z.scatter_(-1, index.unsqueeze(-1), 1.0).flatten(-2)
+def sample(logits: Logits, temperature: float = 1.0) -> OneHot:
+    """z of :func:`draw`. No gradient; see :func:`straight_through`."""
+    return one_hot(draw(logits, temperature), logits.shape[-1], logits.dtype)
+
+
+def one_hot(c: Categories, K: int, dtype: torch.dtype = torch.float32) -> OneHot:
+    """Flat one-hot vectors (..., V·K) of categories (..., V)."""
+    z = torch.zeros(c.shape + (K,), dtype=dtype, device=c.device)
+    return z.scatter_(-1, c.unsqueeze(-1), 1.0).flatten(-2)
+
+
+def categories(z: OneHot, K: int) -> Categories:
+    """The reverse of :func:`one_hot`: Σ_k k·z_k."""
+    return (z.unflatten(-1, (-1, K)) @ torch.arange(K, device=z.device, dtype=z.dtype)).long()
+
+
+class OneHotLinear(nn.Linear):
+    """A linear layer on latent states, one-hot or, cheaper, as categories: W z + b = Σ_v W[:, v·K + c_v] + b.
+
+    That is V columns to add up, not Z to multiply with; so columns lie side by side in memory. Parameters are those of
+    ``nn.Linear(V * K, outputs)``.
+    """
+
+    def __init__(self, variables: int, K: int, outputs: int) -> None:
+        super().__init__(variables * K, outputs)
+        self.K = K
+        self.weight = nn.Parameter(self.weight.detach().t().contiguous().t())
+        self.register_buffer("first", torch.arange(variables) * K, persistent=False)  # column of each variable
+        self.first: Tensor
+
+    def forward(self, z: Tensor) -> Tensor:
+        if z.is_floating_point():
+            return F.linear(z, self.weight, self.bias)
+        if z.device.type != "cpu" or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
+            return F.linear(one_hot(z, self.K, self.weight.dtype), self.weight, self.bias)
+        columns = (z + self.first).view(-1, len(self.first))  # (rows, V)
+        y = F.embedding_bag(columns, self.weight.t(), mode="sum") + self.bias
+        return y.view(*z.shape[:-1], self.out_features)
 
 
 def straight_through(z: OneHot, logits: Logits) -> OneHot:

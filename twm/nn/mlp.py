@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from twm.nn.dropout import Dropout
+from twm.nn.latents import OneHotLinear
 
 
 class MLP(nn.Module):
     """``layers`` hidden layers of ``units`` with SiLU between, and a linear output.
 
     ``activate_input`` applies SiLU to the input first (the dynamics model's heads on h); ``norm`` puts a
-    layer norm before each activation. Under bf16 autocast the output is raised to float32: it becomes a
-    distribution, a reward or a value, and eight bits are too few to sample from or to sum up.
+    layer norm before each activation. With ``categories`` the inputs are latent states with so many categories a
+    variable, one-hot or as categories (:class:`twm.nn.latents.OneHotLinear`). Under bf16 autocast the output is raised
+    to float32: it becomes a distribution, a reward or a value, and eight bits are too few to sample from or to sum up.
     """
 
     def __init__(
@@ -27,12 +29,14 @@ class MLP(nn.Module):
         norm: bool = False,
         dropout: float = 0.0,
         activate_input: bool = False,
+        categories: int = 0,
     ) -> None:
         super().__init__()
         parts: list[nn.Module] = [nn.SiLU()] if activate_input else []
         width = inputs
-        for _ in range(layers):
-            parts.append(nn.Linear(width, units))
+        for i in range(layers):
+            one_hot = categories and i == 0
+            parts.append(OneHotLinear(inputs // categories, categories, units) if one_hot else nn.Linear(width, units))
             if norm:
                 parts.append(nn.LayerNorm(units))
             parts.append(nn.SiLU())
@@ -42,7 +46,9 @@ class MLP(nn.Module):
         self.output = nn.Linear(width, outputs)
         self.hidden = nn.Sequential(*parts)
 
-    def forward(self, x: Float[Tensor, "*batch inputs"]) -> Float[Tensor, "*batch outputs"]:
+    def forward(
+        self, x: Float[Tensor, "*batch inputs"] | Int[Tensor, "*batch variables"]
+    ) -> Float[Tensor, "*batch outputs"]:
         y: Tensor = self.output(self.hidden(x))
         return y.float() if y.dtype == torch.bfloat16 else y
 

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from twm.config import Config
+from twm.nn import latents
 from twm.nn.mlp import MLP, initialise_orthogonally
 from twm.nn.optimiser import Optimiser
 from twm.nn.two_hot import TwoHot
@@ -47,12 +48,15 @@ class ActorCritic(nn.Module):
         world_model, c = config.world_model, config.policy
         self.config = c
         self.num_actions = num_actions
-        inputs = world_model.latent_variables * world_model.latent_categories
+        self.K = world_model.latent_categories
+        inputs = world_model.latent_variables * self.K
         if c.input == "zh":
             inputs += world_model.width
+        categories = self.K if c.input == "z" else 0
         self.two_hot = TwoHot() if c.critic_head == "two-hot" else None
-        self.actor = MLP(inputs, c.units, c.layers, num_actions, norm=c.norm)
-        self.critic = MLP(inputs, c.units, c.layers, self.two_hot.bins if self.two_hot else 1, norm=c.norm)
+        self.actor = MLP(inputs, c.units, c.layers, num_actions, norm=c.norm, categories=categories)
+        values = self.two_hot.bins if self.two_hot else 1
+        self.critic = MLP(inputs, c.units, c.layers, values, norm=c.norm, categories=categories)
         initialise_orthogonally(self.actor, output_gain=0.01)
         initialise_orthogonally(self.critic, output_gain=1.0 if self.two_hot is None else 0.0)
         self.slow_critic = copy.deepcopy(self.critic).requires_grad_(False) if c.slow_critic else None
@@ -66,13 +70,15 @@ class ActorCritic(nn.Module):
             "critic": Optimiser(self.critic, c.critic_lr, c.weight_decay, c.grad_clip),
         }
 
-    def view(self, z: Float[Tensor, "*batch Z"], h: Float[Tensor, "*batch D"] | None) -> Tensor:
+    def view(
+        self, z: Float[Tensor, "*batch Z"] | Int[Tensor, "*batch V"], h: Float[Tensor, "*batch D"] | None
+    ) -> Tensor:
         """What actor and critic see: z, or [z, h] with h of the step before."""
         if self.config.input == "z":
             return z
         if h is None:
             raise ValueError("a policy on [z, h] needs the hidden state h, but got none")
-        return torch.cat([z, h], -1)
+        return torch.cat([z if z.is_floating_point() else latents.one_hot(z, self.K, h.dtype), h], -1)
 
     def value(self, output: Float[Tensor, "*batch outputs"]) -> Float[Tensor, "*batch"]:
         """Values from the critic's outputs."""
@@ -119,7 +125,7 @@ class ActorCritic(nn.Module):
         loss = self._distance(output, returns)
         if self.slow_critic is not None:
             with torch.no_grad():
-                x = self.view(dream.z[:, :-1], dream.h[:, :-1])
+                x = self.view(dream.c[:, :-1], dream.h[:, :-1])
                 anchor = self.value(self.slow_critic(x))
             loss = loss + self._distance(output, anchor)
         return loss

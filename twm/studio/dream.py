@@ -139,7 +139,7 @@ class Dream:
         a = np.full_like(a, a[0]) if together else a
         h = self._advance(before, a)
         prediction = self._dynamics.predict(h, temperature, u_latent)
-        z_next = self._categories(prediction.z)
+        z_next = prediction.c.cpu().numpy()
         self._expected = (self.t + 1, prediction.z_logits)
         attention = attention_map(self._history.attention or [], self._dynamics.tokens_per_step, self._reach)
         r, gamma = prediction.r_hat.cpu().numpy(), prediction.gamma_hat.cpu().numpy()
@@ -277,11 +277,6 @@ class Dream:
 
     def _one_hot(self, z: Ints) -> Tensor:
         return latents.one_hot(torch.as_tensor(z, device=self._device), self._dynamics.config.latent_categories)
-
-    def _categories(self, z: Tensor) -> Ints:
-        c = self._dynamics.config
-        categories: Ints = z.unflatten(-1, (c.latent_variables, c.latent_categories)).argmax(-1).cpu().numpy()
-        return categories
 
     @property
     def _device(self) -> torch.device:

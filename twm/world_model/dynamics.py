@@ -42,7 +42,7 @@ class DynamicsModel(nn.Module):
         super().__init__()
         c = self.config = config
         Z = c.latent_variables * c.latent_categories
-        self.embed_z = nn.Linear(Z, c.width)
+        self.embed_z = latents.OneHotLinear(c.latent_variables, c.latent_categories, c.width)
         self.embed_a = nn.Embedding(num_actions, c.width)
         self.embed_r = nn.Linear(1, c.width) if c.rewards_in_input else None
         self.transformer = TransformerXL(c.width, c.layers, c.heads, c.feedforward, c.dropout, c.norm)
@@ -54,7 +54,9 @@ class DynamicsModel(nn.Module):
         self.latent_head = head(c.latent_units, Z)
         self.reward_head = head(c.reward_units, self.two_hot.bins if self.two_hot else 1)
         self.discount_head = head(c.discount_units, 1)
-        self.embed_next = nn.Linear(Z, c.width) if c.reward_input == "next" else None
+        self.embed_next: latents.OneHotLinear | None = None
+        if c.reward_input == "next":
+            self.embed_next = latents.OneHotLinear(c.latent_variables, c.latent_categories, c.width)
         nn.init.constant_(self.discount_head.output.bias, 0.99)
         if self.two_hot:  # an untrained head must not promise rewards to the policy
             nn.init.zeros_(self.reward_head.output.weight)
@@ -88,7 +90,7 @@ class DynamicsModel(nn.Module):
 
     def forward(
         self,
-        z: Float[Tensor, "B T Z"],
+        z: Float[Tensor, "B T Z"] | Int[Tensor, "B T V"],
         a: Int[Tensor, "B T"],
         r: Float[Tensor, "B T"],
         episode: Int[Tensor, "B T"],
@@ -144,7 +146,7 @@ class DynamicsModel(nn.Module):
     def step(
         self,
         history: History,
-        z: Float[Tensor, "M Z"],
+        z: Float[Tensor, "M Z"] | Int[Tensor, "M V"],
         a: Int[Tensor, " M"],
         r: Float[Tensor, " M"],
         restart: Bool[Tensor, " M"],
@@ -204,13 +206,13 @@ class DynamicsModel(nn.Module):
     def predict(
         self, h: Float[Tensor, "*batch D"], temperature: float = 1.0, u: Float[Tensor, "*batch V"] | None = None
     ) -> Prediction:
-        """What follows h: a next state, drawn as in :func:`twm.nn.latents.sample`, with the reward on the way to it."""
+        """What follows h: a next state, drawn as in :func:`twm.nn.latents.draw`, with the reward on the way to it."""
         z_logits = self.next_logits(h)
-        z = latents.sample(z_logits, temperature, u)
+        c = latents.draw(z_logits, temperature, u)
         return Prediction(
             z_logits,
-            z,
-            self.reward_mean(self.reward_output(h, z)),
+            c,
+            self.reward_mean(self.reward_output(h, c)),
             torch.sigmoid(self.discount_head(h).squeeze(-1)),
         )
 
@@ -220,7 +222,9 @@ class DynamicsModel(nn.Module):
         logits = self.latent_head(h).unflatten(-1, (c.latent_variables, c.latent_categories))
         return latents.mix_uniform(logits, c.unimix)
 
-    def reward_output(self, h: Float[Tensor, "*batch D"], z_next: Float[Tensor, "*batch Z"]) -> Tensor:
+    def reward_output(
+        self, h: Float[Tensor, "*batch D"], z_next: Float[Tensor, "*batch Z"] | Int[Tensor, "*batch V"]
+    ) -> Tensor:
         """The reward predictor's raw output for the step from h to ``z_next``."""
         output: Tensor = self.reward_head(h if self.embed_next is None else h + self.embed_next(z_next))
         return output

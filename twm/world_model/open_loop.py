@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from twm.nn import latents
 from twm.world_model.dynamics import DynamicsModel
 
 Choose = Callable[[int, Tensor, Tensor], Tensor]
@@ -68,7 +69,7 @@ def roll_out(
         h = dynamics.step(history, z, a, reward, restart)
         prediction = dynamics.predict(h, temperature)
         taken.append((z, a, prediction.r_hat, prediction.gamma_hat))
-        z = prediction.z
+        z = latents.one_hot(prediction.c, dynamics.config.latent_categories, z.dtype)
         reward, restart = prediction.r_hat, torch.zeros_like(restart)
     zs, actions, rewards, gammas = (torch.stack(x, 1) for x in zip(*taken, strict=True))
     return Rollout(torch.cat([zs, z[:, None]], 1), actions, rewards, gammas)
