@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from twm.nn.optimiser import Optimiser
 
@@ -68,3 +68,29 @@ def test_state_goes_on_where_it_stopped() -> None:
     run(3, second, resumed, first=3)
     assert torch.equal(first.x, whole.x)
     assert torch.equal(second.x, whole.x)
+
+
+@pytest.mark.parametrize("saved", ["rows", "columns"])
+def test_moments_lie_in_memory_as_their_parameters_do(saved: str) -> None:
+    """A state saved with another layout, by an earlier version, goes on with the same numbers."""
+
+    def make(layout: str) -> tuple[nn.Linear, Optimiser]:
+        torch.manual_seed(0)
+        layer = nn.Linear(3, 2, bias=False)
+        if layout == "columns":
+            layer.weight = nn.Parameter(layer.weight.detach().t().contiguous().t())
+        return layer, Optimiser(layer, 0.1)
+
+    def step(layer: nn.Linear, optimiser: Optimiser, gradient: Tensor) -> None:
+        layer.weight.grad = torch.empty_like(layer.weight).copy_(gradient)
+        optimiser.step()
+
+    gradients = torch.randn(2, 2, 3)
+    (whole, its), (part, first), (other, second) = make("columns"), make(saved), make("columns")
+    for gradient in gradients:
+        step(whole, its, gradient)
+    step(part, first, gradients[0])
+    other.load_state_dict(part.state_dict())
+    second.load_state(first.state())
+    step(other, second, gradients[1])
+    assert torch.equal(other.weight, whole.weight)

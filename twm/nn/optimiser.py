@@ -30,6 +30,12 @@ class Optimiser:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         whole = self.adam.state_dict()
-        # Adam keeps the tensors it is given and updates them in place: they must be its own.
-        whole["state"] = {int(i): {key: x.clone() for key, x in slot.items()} for i, slot in state.items()}
+        whole["state"] = {
+            int(i): {key: _own(x, self.parameters[int(i)]) for key, x in slot.items()} for i, slot in state.items()
+        }
         self.adam.load_state_dict(whole)
+
+
+def _own(x: Tensor, p: Tensor) -> Tensor:
+    """Adam keeps the tensors it is given, updates them in place, and takes moments to lie in memory as p does."""
+    return torch.empty_like(p).copy_(x) if x.shape == p.shape else x.clone()
