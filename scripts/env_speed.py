@@ -1,6 +1,6 @@
 """Steps per second of the evaluation environments beside Gymnasium's, in one run.
 
-    python scripts/env_speed.py [--game Boxing] [--rounds 12]
+    python scripts/env_speed.py [--game Boxing Pong] [--rounds 12]
 
 Two pairs take turns, so that whatever else the machine does falls on all of them. On one core: a Gymnasium environment
 (AtariPreprocessing + FrameStackObservation) and one of ours. On all cores: one such Gymnasium environment on each, in a
@@ -119,33 +119,37 @@ def report(speeds: dict[str, list[float]]) -> None:
         print(f"  {ours} / {theirs}: {ratio:.2f}x")
 
 
+def measure(game: str, rounds: int, steps: int) -> None:
+    cores = len(os.sched_getaffinity(0))
+    envs = [make_env(game, EnvConfig(), training=False) for _ in range(ENVS_PER_CORE * cores)]
+    others = OneOnEachCore(game, cores)
+    with VectorEnv(envs, cores=cores) as vector:
+        turns = {
+            "one of Gymnasium's": (gymnasium_steps(game), steps),
+            "one of ours": (own_steps(game), steps),
+            "Gymnasium on all cores": (others.play, steps * cores),
+            "ours on all cores": (vector_steps(vector), steps * cores),
+        }
+        for play, count in turns.values():
+            play(count)  # the processes may still be loading
+        speeds: dict[str, list[float]] = {name: [] for name in turns}
+        for _ in range(rounds):
+            for name, (play, count) in turns.items():
+                start = time.perf_counter()
+                speeds[name].append(play(count) / (time.perf_counter() - start))
+    others.close()
+    print(f"{game}, {cores} cores, median of {rounds} rounds")
+    report(speeds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--game", default="Boxing")
+    parser.add_argument("--game", default=["Boxing"], nargs="+")
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=400, help="steps of a turn, per core")
     options = parser.parse_args()
-
-    cores = len(os.sched_getaffinity(0))
-    envs = [make_env(options.game, EnvConfig(), training=False) for _ in range(ENVS_PER_CORE * cores)]
-    others = OneOnEachCore(options.game, cores)
-    with VectorEnv(envs, cores=cores) as vector:
-        turns = {
-            "one of Gymnasium's": (gymnasium_steps(options.game), options.steps),
-            "one of ours": (own_steps(options.game), options.steps),
-            "Gymnasium on all cores": (others.play, options.steps * cores),
-            "ours on all cores": (vector_steps(vector), options.steps * cores),
-        }
-        for play, steps in turns.values():
-            play(steps)  # the processes may still be loading
-        speeds: dict[str, list[float]] = {name: [] for name in turns}
-        for _ in range(options.rounds):
-            for name, (play, steps) in turns.items():
-                start = time.perf_counter()
-                speeds[name].append(play(steps) / (time.perf_counter() - start))
-    others.close()
-    print(f"{options.game}, {cores} cores, median of {options.rounds} rounds")
-    report(speeds)
+    for game in options.game:
+        measure(game, options.rounds, options.steps)
 
 
 if __name__ == "__main__":
