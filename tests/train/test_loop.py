@@ -285,7 +285,7 @@ def test_killed_runs_equal_their_twin(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_tiny_preset_learns_to_catch(tmp_path: Path) -> None:
-    """Real learning, in minutes, as a user starts it: two thirds of the way from the random policy to the best possible.
+    """Real learning, in minutes, as a user starts it: two thirds of the way from random play to the best possible.
 
     With three quarters of the preset's interactions at its pace. The whole preset goes all the way (results/tiny), but
     here runs that differ by rounding alone ended at 3.4 and at 5.0 of 5.
