@@ -54,8 +54,8 @@ def one_hot(c: Categories, K: int, dtype: torch.dtype = torch.float32) -> OneHot
 
 
 def categories(z: OneHot, K: int) -> Categories:
-    """The reverse of :func:`one_hot`: Σ_k k·z_k."""
-    return (z.unflatten(-1, (-1, K)) @ torch.arange(K, device=z.device, dtype=z.dtype)).long()
+    """The reverse of :func:`one_hot`."""
+    return z.unflatten(-1, (-1, K)).argmax(-1)
 
 
 class OneHotLinear(nn.Linear):
