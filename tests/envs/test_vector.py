@@ -54,6 +54,25 @@ def test_atari(cores: int) -> None:
     check_against_each_alone("Breakout", cores, 15)
 
 
+def test_to_look_later_changes_nothing() -> None:
+    """Also where a life is lost and FIRE pressed within a step, which shows the player two screens."""
+    pytest.importorskip("ale_py")
+    alone = make("Breakout", 3, size=64)
+    rng, frames_of_a_step = np.random.default_rng(0), set()
+    with VectorEnv(make("Breakout", 3, size=64), cores=1) as vector:
+        before = vector.reset([1, 2, 3])
+        for i, env in enumerate(alone):
+            assert np.array_equal(env.reset(seed=i + 1), before[i])
+        for _ in range(120):
+            actions = rng.integers(4, size=3)
+            observations = vector.step(actions).observations
+            for i, env in enumerate(alone):
+                assert np.array_equal(env.step(int(actions[i])).observation, observations[i])
+                frames_of_a_step.add(np.array_equal(observations[i][0], before[i][1]))
+            before = observations
+    assert frames_of_a_step == {True, False}  # False: two new frames at once
+
+
 def test_pipes_of_the_usual_size_do(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's share of large pipes may be used up."""
     pytest.importorskip("ale_py")
