@@ -10,8 +10,8 @@ from twm.nn import mlp
 
 
 def test_annotated_functions_of_the_package_refuse_wrong_shapes() -> None:
-    """Any annotated function would do: this one maps (..., inputs) to (..., outputs) in float32."""
+    """Any annotated function would do: this one maps numbers (..., inputs) to (..., outputs)."""
     network = mlp.MLP(3, 8, 1, 2)
     assert network(torch.zeros(4, 3)).shape == (4, 2)
     with pytest.raises(TypeCheckError):
-        network(torch.zeros(4, 3, dtype=torch.int64))
+        network(torch.zeros(4, 3, dtype=torch.bool))
