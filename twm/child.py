@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
 from typing import IO, Any
 
 
@@ -19,6 +23,8 @@ class ChildLost(RuntimeError):
 
 # Signals that reach a whole group are the parent's to answer: it may want to save, with its children, before it ends.
 DEAF = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+
+PATIENCE = 5e-4  # seconds to wait awake
 
 
 def start(module: str, **options: Any) -> subprocess.Popen[bytes]:
@@ -43,6 +49,35 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+@contextlib.contextmanager
+def shared_file() -> Iterator[int]:
+    """A file without a name, in memory where the system has such files: mapped by a child that is started with
+    ``pass_fds``, it is memory that both see, also when it is closed again."""
+    if hasattr(os, "memfd_create"):
+        file = os.memfd_create("twm")
+    else:
+        with tempfile.TemporaryFile() as named:
+            file = os.dup(named.fileno())
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def read_byte(stream: IO[bytes]) -> bytes:
+    """The next byte, or none at the end of the stream.
+
+    Waits awake for a moment before it sleeps, for to be woken takes time: environments in lock-step do 4 % more steps
+    (docs/performance.md).
+    """
+    ready = select.poll()
+    ready.register(stream, select.POLLIN)
+    patience = time.monotonic() + PATIENCE
+    while not ready.poll(0) and time.monotonic() < patience:
+        os.sched_yield()  # whoever has work to do on this core goes first
+    return stream.read(1)
 
 
 def pipes() -> tuple[IO[bytes], IO[bytes]]:

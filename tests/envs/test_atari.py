@@ -135,7 +135,7 @@ def test_rendering_is_full_size_and_changes_nothing() -> None:
         assert np.array_equal(env.step(a).observation, other.step(a).observation)
         colored.step(a)
     assert isinstance(colored, Atari)
-    assert np.array_equal(env.render(), colored._screen)  # the flickering ghosts are there: two frames merged
+    assert np.array_equal(env.render(), colored._screen.merged)  # the flickering ghosts are there: two frames merged
 
 
 def test_bad_options_are_refused() -> None:

@@ -36,6 +36,9 @@ class Script:
     def game_over(self) -> bool:
         return self._over(self.t)
 
+    def getScreen(self, buffer: Any) -> None:  # noqa: N802
+        buffer[:] = 255 - self.t
+
     def getScreenGrayscale(self, buffer: Any) -> None:  # noqa: N802
         buffer[:] = self.t
 
@@ -46,8 +49,8 @@ class Script:
         return None
 
 
-@pytest.fixture
-def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Atari, Script]]:
+@pytest.fixture(params=[8, 64])  # pixels: by the plain screen and by the one in C
+def scripted(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Atari, Script]]:
     def make(
         game: str = "Breakout",
         *,
@@ -62,7 +65,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Atari, Scri
         members = tuple(getattr(ale_py.Action, name) for name in actions)
         monkeypatch.setattr("twm.envs.atari._load", lambda game: script)
         monkeypatch.setattr("twm.envs.atari._facts", lambda game: (members, (210, 160)))
-        options = {"size": 8, "stack": 2, **options}
+        options = {"size": request.param, "stack": 2, **options}
         return Atari(game, EnvConfig(**options), training=training, noop_max=noop_max), script
 
     return make

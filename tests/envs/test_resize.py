@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from twm.envs.resize import AreaResize, _rounds_one_way
+from twm.envs.resize import AreaResize, rounds_one_way
 
 
 def opencvs(screen: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint8]:
@@ -44,6 +44,6 @@ def test_only_what_changed_is_computed_again_and_nothing_else_changes(shape: tup
 
 def test_where_it_is_used() -> None:
     """105·5 = 525 is odd; 84 columns of 160 are 40 over 21, and 5·40 is even: a mean may lie halfway."""
-    assert _rounds_one_way((210, 160), 64)
-    assert not _rounds_one_way((210, 160), 84)
-    assert not _rounds_one_way((32, 32), 64)
+    assert rounds_one_way((210, 160), 64)
+    assert not rounds_one_way((210, 160), 84)
+    assert not rounds_one_way((32, 32), 64)

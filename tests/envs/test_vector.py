@@ -73,17 +73,6 @@ def test_to_look_later_changes_nothing() -> None:
     assert frames_of_a_step == {True, False}  # False: two new frames at once
 
 
-def test_pipes_of_the_usual_size_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's share of large pipes may be used up."""
-    pytest.importorskip("ale_py")
-
-    def refuse(*_: Any) -> None:
-        raise PermissionError("Operation not permitted")
-
-    monkeypatch.setattr("twm.envs.worker.fcntl.fcntl", refuse)
-    check_against_each_alone("Breakout", 2, 3)
-
-
 def test_vectors_of_numbers() -> None:
     pytest.importorskip("gymnasium")
     check_against_each_alone("CartPole-v1", 2, 30)

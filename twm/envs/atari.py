@@ -34,7 +34,7 @@ from twm.envs.base import (
     pack_json,
     unpack_json,
 )
-from twm.envs.resize import AreaResize
+from twm.envs.screen import make_screen
 from twm.types import EnvSpec, FrameArray, Outcome, Step
 
 ATARI_100K = (
@@ -85,17 +85,13 @@ class Atari:
             "training": training,
             "noop_max": noop_max,
         }
-        self._gray = options.gray
-        screen = screen if options.gray else (*screen, 3)
-        self._screen, self._screen_before = np.zeros(screen, np.uint8), np.zeros(screen, np.uint8)
-        self._resize = AreaResize(screen, options.size)
+        self._screen = make_screen(screen, options.size, gray=options.gray)
         self._stack = FrameStack(shape, options.stack)
         self._picture: npt.NDArray[np.uint8] | None = None
         self._filmed = False
 
         # Loaded when first needed: a vector of environments moves most of them to other processes.
         self._ale: Any = None
-        self._grab: Any = None
         self._pristine: Any = None
         self._rng = np.random.default_rng()
         self._running = False
@@ -161,13 +157,12 @@ class Atari:
 
     def close(self) -> None:
         """Free the emulator; a later reset would load it again."""
-        self._ale = self._grab = self._pristine = None
+        self._ale = self._pristine = None
         self._running, self._game_over = False, True
 
     def _load(self) -> None:
         if self._ale is None:
             self._ale = _load(self.spec.name)
-            self._grab = self._ale.getScreenGrayscale if self._gray else self._ale.getScreenRGB
             self._pristine = self._ale.cloneState(include_rng=True)
 
     def _reseed(self, seed: int | None) -> None:
@@ -203,30 +198,27 @@ class Atari:
         self._look()
 
     def _look(self) -> None:
-        """The screen as it is, with nothing to merge."""
-        self._grab(self._screen)
-        self._screen_before.fill(0)
+        self._screen.look(self._ale)
         self._picture = None
 
     def _play(self, action: Any) -> int:
         """Hold ``action`` for the skipped frames and merge the last two. If the game ends on the way, what was
         not seen keeps the pixels of the interaction before."""
         reward, last, picture_before = 0, self._skip - 1, None
-        act, game_over = self._ale.act, self._ale.game_over
+        ale, screen = self._ale, self._screen
         self._untouched, self._unseen, self._picture = False, True, None
         for t in range(self._skip):
-            reward += act(action)
-            if game_over():
+            reward += ale.act(action)
+            if ale.game_over():
                 break
             if t == last - 1:
-                self._grab(self._screen_before)
-                picture_before = self._ale.getScreenRGB() if self._filmed else None
+                screen.first(ale)
+                picture_before = ale.getScreenRGB() if self._filmed else None
             elif t == last:
-                self._grab(self._screen)
-        if last > 0:
-            np.maximum(self._screen, self._screen_before, out=self._screen)
+                screen.last(ale)
+        screen.merge()
         if picture_before is not None:
-            self._picture = np.maximum(picture_before, self._ale.getScreenRGB())
+            self._picture = np.maximum(picture_before, ale.getScreenRGB())
         return reward
 
     def _life_lost(self) -> bool:
@@ -236,7 +228,7 @@ class Atari:
         return bool(lost)
 
     def _frame(self) -> npt.NDArray[np.uint8]:
-        small = self._resize(self._screen)
+        small = self._screen.small()
         return small[None] if small.ndim == 2 else small.transpose(2, 0, 1)
 
     def _rendered(self) -> npt.NDArray[np.uint8]:
@@ -259,7 +251,7 @@ class Atari:
         return {
             "meta": pack_json(meta),
             "emulator": np.frombuffer(emulator, np.uint8).copy(),
-            "screen": self._screen.copy(),
+            "screen": self._screen.merged.copy(),
             "picture": self._rendered().copy(),
             "stack": self.observe().copy(),
         }
@@ -275,8 +267,8 @@ class Atari:
         if not self._untouched:
             self._ale.act(self._noop)
         self._ale.restoreState(_ale_py().ALEState(state["emulator"].tobytes()))
-        self._screen[:] = state["screen"]
-        self._screen_before.fill(0)
+        self._look()
+        self._screen.load(state["screen"])
         self._picture = np.array(state["picture"], np.uint8)
         self._unseen = False
         return self._stack.load(state["stack"])
@@ -313,7 +305,8 @@ def _load(game: str) -> Any:
 
 
 @functools.cache
-def _facts(game: str) -> tuple[tuple[Any, ...], tuple[int, ...]]:
+def _facts(game: str) -> tuple[tuple[Any, ...], tuple[int, int]]:
     """The minimal actions, and height and width of the screen; kept, because loading a game is slow."""
     ale = _load(game)
-    return tuple(ale.getMinimalActionSet()), tuple(ale.getScreenDims())
+    height, width = ale.getScreenDims()
+    return tuple(ale.getMinimalActionSet()), (height, width)

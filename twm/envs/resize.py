@@ -33,7 +33,7 @@ class AreaResize:
     """
 
     def __init__(self, shape: tuple[int, ...], size: int) -> None:
-        self._shrink = _from_corners(shape, size) if _rounds_one_way(shape, size) else _by_opencv(size)
+        self._shrink = _from_corners(shape, size) if rounds_one_way(shape, size) else _by_opencv(size)
         self._last, self._small = np.zeros(shape, np.uint8), np.zeros((size, size, *shape[2:]), np.uint8)
         # Rows are compared eight bytes at a time where they can be.
         self._word = np.uint64 if self._last[0].nbytes % 8 == 0 else np.uint8
@@ -51,7 +51,7 @@ class AreaResize:
         return self._small
 
 
-def _rounds_one_way(shape: tuple[int, ...], size: int) -> bool:
+def rounds_one_way(shape: tuple[int, ...], size: int) -> bool:
     if len(shape) != 2 or min(shape) < size or any(size // math.gcd(side, size) > 32 for side in shape):
         return False  # remap knows 32 places between two points
     product = math.prod(side // math.gcd(side, size) for side in shape)

@@ -49,7 +49,8 @@ class VectorEnv:
         self.envs = list(envs[:: self._shares])
         for moved in (env for i, env in enumerate(envs) if i % self._shares):
             moved.close()
-        self._workers = [Worker([r for r in recipes[share :: self._shares] if r]) for share in range(1, self._shares)]
+        shares = [[r for r in recipes[share :: self._shares] if r] for share in range(1, self._shares)]
+        self._workers = [Worker(self.spec, share) for share in shares]
         self._observations: FrameArray = np.zeros((0, *self.spec.observation_shape), self._dtype)
 
     def reset(self, seeds: Sequence[int]) -> FrameArray:
@@ -68,10 +69,13 @@ class VectorEnv:
         given = np.asarray(actions)
         if given.shape != (rows,) or mask.shape != (rows,):
             raise ConfigError(f"expected {rows} actions and flags, but got the shapes {given.shape} and {mask.shape}")
-        for a in given[mask]:
-            check_action(a, self.spec)  # before any environment moves
+        wanted = given[mask]
+        if given.dtype.kind not in "iu" or ((wanted < 0) | (wanted >= self.spec.num_actions)).any():
+            for a in wanted:  # one by one, so that the error names it; before any environment moves
+                check_action(a, self.spec)
         before, self._observations = self._observations, np.empty_like(self._observations)  # the caller keeps the old
-        self._observations[~mask] = before[~mask]
+        if len(wanted) < rows:
+            self._observations[~mask] = before[~mask]
         outcomes = self._exchange(STEP, given.astype(np.int64), mask)
         flags = outcomes[:, 1:] != 0
         return VectorStep(self._observations, outcomes[:, 0], flags[:, 0], flags[:, 1], flags[:, 2])

@@ -1,21 +1,19 @@
 """Environments in another process, for :class:`twm.envs.vector.VectorEnv`.
 
 Threads cannot share the work: ale-py holds the interpreter lock while it emulates. So a worker is a child process
-(:mod:`twm.child`) that makes its own environments from their recipes and is told what to do through a pipe.
+(:mod:`twm.child`) that makes its own environments from their recipes. What it is to do, and what came of it, lies on a
+board in memory that both see; a byte through a pipe says that it is there.
 
     recipes     one line of JSON
-    request     header, rows x int64 (seeds or actions), rows x uint8 (which rows to act on)
-    reply       0, rows x 4 float32 (reward, terminated, truncated, game_over), then the observations acted on;
-                or 1, the length of a message, and the message
+    request     one byte, what to do
+    reply       one byte: DONE; or FAILED, and a line that says why
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
+import mmap
 import os
-import struct
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
@@ -25,10 +23,10 @@ import numpy.typing as npt
 from twm import child
 from twm.config import EnvConfig
 from twm.envs.base import Env, look_later
-from twm.types import FrameArray
+from twm.types import EnvSpec, FrameArray
 
 RESET, STEP = 0, 1
-HEADER = struct.Struct("<BI")  # request: command, rows; reply: status, length of a message
+DONE, FAILED = 0, 1
 
 
 def act_on(
@@ -56,53 +54,64 @@ def act_on(
             observations[row], outcomes[row] = step.observation, step[1:]
 
 
+def board(file: int, spec: EnvSpec, rows: int) -> npt.NDArray[Any]:
+    """A row for each environment, in the memory of an open file, which becomes as large as it must be."""
+    row = [
+        ("value", np.int64),  # a seed or an action
+        ("active", np.bool_),  # is there anything to do?
+        ("outcome", np.float32, 4),  # reward, terminated, truncated, game_over
+        ("observation", np.uint8 if spec.is_image else np.float32, spec.observation_shape),
+    ]
+    dtype = np.dtype(row, align=True)
+    os.ftruncate(file, rows * dtype.itemsize)
+    return np.frombuffer(mmap.mmap(file, rows * dtype.itemsize), dtype)
+
+
 class Worker:
     """The parent's end. Sending and receiving are apart, so that all workers compute at the same time."""
 
-    def __init__(self, recipes: Sequence[Mapping[str, Any]]) -> None:
-        self._process = child.start("twm.envs.worker")
-        if self._process.stdout is not None and hasattr(fcntl, "F_SETPIPE_SZ"):
-            # A whole reply fits, and the worker need not wait for its reader. Many workers may use up what a user has.
-            with contextlib.suppress(OSError):
-                fcntl.fcntl(self._process.stdout, fcntl.F_SETPIPE_SZ, 1 << 20)
-        self._write([json.dumps(list(recipes)).encode() + b"\n"])
+    def __init__(self, spec: EnvSpec, recipes: Sequence[Mapping[str, Any]]) -> None:
+        with child.shared_file() as file:
+            self._board = board(file, spec, len(recipes))
+            self._process = child.start("twm.envs.worker", pass_fds=[file])
+            self._write(json.dumps({"board": file, "recipes": recipes}).encode() + b"\n")
 
     @property
     def pid(self) -> int:
         return self._process.pid
 
     def send(self, command: int, values: npt.NDArray[np.int64], active: npt.NDArray[np.bool_]) -> None:
-        self._write([HEADER.pack(command, len(values)), values.tobytes(), active.tobytes()])
+        """For the first ``len(values)`` environments."""
+        self._board["value"][: len(values)] = values
+        self._board["active"] = False
+        self._board["active"][: len(values)] = active
+        self._write(bytes([command]))
 
     def receive(
         self, active: npt.NDArray[np.bool_], observations: FrameArray, outcomes: npt.NDArray[np.float32]
     ) -> None:
         """Wait for the reply to the last request and write it into the rows given."""
-        status, length = HEADER.unpack(self._read(bytearray(HEADER.size)))
-        if status:
-            raise RuntimeError(f"environment worker: {self._read(bytearray(length)).decode()}")
-        outcomes[:] = np.frombuffer(self._read(bytearray(outcomes.size * 4)), np.float32).reshape(outcomes.shape)
-        for row in np.flatnonzero(active):
-            self._read(memoryview(observations[row]).cast("B"))
+        stream = self._stream(self._process.stdout)
+        status = child.read_byte(stream)
+        if not status:
+            raise self._ended()
+        if status[0] == FAILED:
+            raise RuntimeError(f"environment worker: {stream.readline().decode().strip()}")
+        outcomes[:] = self._board["outcome"][: len(outcomes)]
+        rows = self._board["observation"]
+        for row in np.flatnonzero(active).tolist():
+            observations[row] = rows[row]
 
     def close(self) -> None:
         child.stop(self._process)
 
-    def _write(self, parts: list[bytes]) -> None:
+    def _write(self, message: bytes) -> None:
+        stream = self._stream(self._process.stdin)
         try:
-            self._stream(self._process.stdin).write(b"".join(parts))
-            self._stream(self._process.stdin).flush()
+            stream.write(message)
+            stream.flush()
         except OSError as error:
             raise self._ended() from error
-
-    def _read(self, buffer: Any) -> Any:
-        view, stream = memoryview(buffer), self._stream(self._process.stdout)
-        while view:
-            count = stream.readinto(view)  # type: ignore[attr-defined]
-            if not count:
-                raise self._ended()
-            view = view[count:]
-        return buffer
 
     def _stream(self, stream: IO[bytes] | None) -> IO[bytes]:
         if stream is None or stream.closed:
@@ -121,8 +130,8 @@ def main() -> None:
     except BrokenPipeError:
         os._exit(0)  # the parent is gone: nobody to tell, nothing to flush
     except Exception as error:
-        message = f"{type(error).__name__}: {error}".encode()
-        replies.write(HEADER.pack(1, len(message)) + message)
+        message = " ".join(f"{type(error).__name__}: {error}".split())  # on one line
+        replies.write(bytes([FAILED]) + message.encode() + b"\n")
         replies.flush()
 
 
@@ -132,16 +141,10 @@ def _serve(requests: IO[bytes], replies: IO[bytes]) -> None:
     from twm.envs import make_env
 
     cv2.setNumThreads(1)
-    recipes = [{**recipe, "options": EnvConfig(**recipe["options"])} for recipe in json.loads(requests.readline())]
-    envs = [make_env(**recipe) for recipe in recipes]
-    spec = envs[0].spec
-    every = np.zeros((len(envs), *spec.observation_shape), np.uint8 if spec.is_image else np.float32)
-    while header := requests.read(HEADER.size):
-        command, rows = HEADER.unpack(header)
-        values = np.frombuffer(requests.read(8 * rows), np.int64)
-        active = np.frombuffer(requests.read(rows), np.bool_)
-        outcomes = np.zeros((rows, 4), np.float32)
-        act_on(envs, command, values, active, every, outcomes)
-        replies.write(HEADER.pack(0, 0) + outcomes.tobytes())
-        replies.write(every[:rows][active].data)
+    given = json.loads(requests.readline())
+    envs = [make_env(**{**recipe, "options": EnvConfig(**recipe["options"])}) for recipe in given["recipes"]]
+    rows = board(given["board"], envs[0].spec, len(envs))
+    while command := child.read_byte(requests):
+        act_on(envs, command[0], rows["value"], rows["active"], rows["observation"], rows["outcome"])
+        replies.write(bytes([DONE]))
         replies.flush()

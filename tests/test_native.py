@@ -1,0 +1,84 @@
+"""C files: built once, whole, for this processor; and everything works without them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from twm import native
+
+SOURCE = "int answer(void) { return 42; }\n"
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A C file, and a cache of its own; tests of the real files elsewhere need a compiler as well."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    native._load.cache_clear()
+    path = tmp_path / "answer.c"
+    path.write_text(SOURCE)
+    return path
+
+
+def built() -> list[Path]:
+    return list(native.cache().iterdir())
+
+
+def test_built_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = native.load(source)
+    assert library is not None
+    assert library.answer() == 42
+    native._load.cache_clear()
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("built again"))
+    assert native.load(source) is not None
+    assert len(built()) == 1
+
+
+def test_another_source_is_another_library(source: Path) -> None:
+    native.load(source)
+    native._load.cache_clear()
+    source.write_text(SOURCE.replace("42", "43"))
+    library = native.load(source)
+    assert library is not None
+    assert library.answer() == 43
+    assert len(built()) == 2
+
+
+def test_several_processes_may_build_at_once(source: Path) -> None:
+    """All get the library, and nothing half-written stays behind."""
+    code = f"from twm import native; from pathlib import Path; print(native.load(Path({str(source)!r})).answer())"
+    with ThreadPoolExecutor(4) as pool:
+        runs = [pool.submit(subprocess.check_output, [sys.executable, "-c", code], text=True) for _ in range(4)]
+    assert [run.result().strip() for run in runs] == ["42"] * 4
+    assert len(built()) == 1
+
+
+@pytest.mark.parametrize("text", ["int answer(void) { return }", "int answer(void) { return missing(); }"])
+def test_what_cannot_be_built_is_done_without(source: Path, text: str) -> None:
+    source.write_text(text)
+    assert native.load(source) is None
+    assert built() == []
+
+
+def test_no_compiler(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    assert native.compiler() is None
+    assert native.load(source) is None
+
+
+def test_no_place_to_keep_it(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(source))  # a file, not a directory
+    assert native.load(source) is None
+
+
+def test_switched_off(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with native.plain_only():
+        assert native.load(source) is None
+    assert native.load(source) is not None
+    monkeypatch.setenv("TWM_NATIVE", "0")
+    assert native.load(source) is None

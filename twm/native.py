@@ -1,0 +1,98 @@
+"""Loops that PyTorch and NumPy have no call for, in C: compiled when first asked for, and done without where they
+cannot be.
+
+Each is a C file beside the Python that has the same in plain words; a test holds both equal. The machine's own
+compiler builds it for the machine's own processor, once: the library is kept in the user's cache under a name made of
+the source, the compiler and the processor. No compiler, no cache, a failed build: the plain version runs, and
+``twm doctor`` says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-Wall", "-Werror=implicit-function-declaration")
+
+
+_plain_only = False
+
+
+@contextmanager
+def plain_only() -> Iterator[None]:
+    """Inside, everything goes the plain way: for comparing, and for counting operations."""
+    global _plain_only
+    before, _plain_only = _plain_only, True
+    try:
+        yield
+    finally:
+        _plain_only = before
+
+
+def is_plain_only() -> bool:
+    return _plain_only
+
+
+def load(source: Path) -> ctypes.CDLL | None:
+    """The library of a C file, or None where it cannot be had. ``TWM_NATIVE=0`` means: never."""
+    return None if _plain_only or os.environ.get("TWM_NATIVE") == "0" else _load(source)
+
+
+@functools.cache
+def _load(source: Path) -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(str(_built(source)))
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def compiler() -> str | None:
+    """The C compiler; ``CC`` names another one."""
+    named = os.environ.get("CC")
+    return next(filter(None, map(shutil.which, [named] if named else ["cc", "gcc", "clang"])), None)
+
+
+def cache() -> Path:
+    """Where libraries are kept; ``XDG_CACHE_HOME`` moves it."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "twm"
+
+
+def _built(source: Path) -> Path:
+    command = compiler()
+    if command is None:
+        raise OSError("there is no C compiler")
+    text = source.read_bytes()
+    name = hashlib.sha256(b"\0".join([text, " ".join((command, *FLAGS)).encode(), _processor().encode()])).hexdigest()
+    library = cache() / f"{source.stem}-{name[:16]}.so"
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        # Several processes may build at once: each its own file, and whole when it gets its name.
+        handle, temporary = tempfile.mkstemp(dir=library.parent, suffix=".so")
+        os.close(handle)
+        try:
+            command_line = [command, *FLAGS, str(source), "-o", temporary, "-lm"]
+            subprocess.run(command_line, check=True, capture_output=True, timeout=120)
+            os.replace(temporary, library)
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+    return library
+
+
+def _processor() -> str:
+    """What ``-march=native`` depends on: a cache may be shared by different machines."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
