@@ -15,6 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from twm import native
 from twm.lab.scores import GAMES
 from twm.train.rundir import machine
 
@@ -41,6 +42,7 @@ def examine() -> dict[str, Any]:
         "threads": {"cores": facts["usable_cores"], "torch": facts["threads"]},
         "games": _games(),
         "optional": {extra: _optional(extra) for extra in EXTRAS},
+        "native": _native(),
         "compiler": _compiler(),
         "browser": find_browser(),
     }
@@ -130,6 +132,12 @@ def _checkout() -> Path | None:
     return root if (root / "pyproject.toml").is_file() and (root / "constraints.txt").is_file() else None
 
 
+def _native() -> dict[str, Any]:
+    """Which of the package's C files run, and the compiler that builds them."""
+    sources = sorted(Path(__file__).parent.rglob("*.c"))
+    return {"compiler": native.compiler(), "loaded": [s.stem for s in sources if native.load(s)], "files": len(sources)}
+
+
 def _compiler() -> str | None:
     """The C++ compiler that ``--compile`` needs on CPU."""
     named = os.environ.get("CXX")
@@ -150,6 +158,7 @@ def describe(found: Mapping[str, Any]) -> str:
         *(_line(device["device"], _device_text(device)) for device in found["devices"]),
         _line("threads", f"{threads['torch']} of {threads['cores']} cores"),
         _line("games", _games_text(games)),
+        _line("native", _native_text(found["native"])),
         _line("compiler", found["compiler"] or "none: --compile needs a C++ compiler (Debian: apt-get install g++)"),
         _line("browser", found["browser"] or "none: the studio's tests need one (Debian: apt-get install chromium)"),
         "",
@@ -169,6 +178,15 @@ def _line(name: str, text: str) -> str:
 def _device_text(device: Mapping[str, Any]) -> str:
     memory = f", {device['memory_gb']} GB" if device["memory_gb"] else ""
     return f"{device['name']}{memory}"
+
+
+def _native_text(native: Mapping[str, Any]) -> str:
+    if len(native["loaded"]) == native["files"]:
+        return f"{', '.join(native['loaded'])} (C, built by {native['compiler']})"
+    reason = "switched off (TWM_NATIVE=0)" if os.environ.get("TWM_NATIVE") == "0" else "not built"
+    if native["compiler"] is None:
+        reason = "no C compiler (Debian: apt-get install gcc)"
+    return f"{reason}: dreams take longer"
 
 
 def _games_text(games: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from twm.nn import latents
+from twm.nn.mlp import packed
 from twm.policy.actor_critic import ActorCritic, sample_action
 from twm.types import Dream, Starts
 from twm.world_model.world_model import WorldModel
@@ -22,7 +23,7 @@ def imagine(world_model: WorldModel, policy: ActorCritic, pool: Starts, M: int, 
     Nothing here takes gradients but actor and critic over all steps at once, when the dream is over, so that the
     update can go straight to the backward pass.
     """
-    with torch.no_grad():
+    with torch.no_grad(), packed(policy.actor, *world_model.dynamics.heads()):
         c, a, r, gamma, ended, h = _dream(world_model, policy, pool, M, H)
         last = policy.critic(policy.view(c[:, -1], h[:, -1]))  # it only bootstraps the last return
     x = policy.view(c[:, :-1], h[:, :-1])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, kl_divergence
 
+from twm import native
 from twm.nn import latents
 
 CHI2_4 = 18.47  # a chi-squared variable with 4 degrees of freedom lies below this with probability 0.999
@@ -169,3 +170,18 @@ def test_the_layer_has_the_parameters_of_a_linear_one() -> None:
     }
     for each in (layer, copy.deepcopy(layer), latents.OneHotLinear(3, 7, 5).double()):
         assert each.weight.t().is_contiguous()
+
+
+@pytest.mark.parametrize(("V", "K", "outputs"), [(3, 4, 32), (32, 32, 64), (6, 2, 5)])
+def test_gradient_of_added_columns_in_c_and_in_plain(V: int, K: int, outputs: int) -> None:
+    """That of the product, whether C adds up or, where outputs do not fill vectors or without C, PyTorch."""
+    torch.manual_seed(0)
+    layer, c = latents.OneHotLinear(V, K, outputs), torch.randint(K, (50, V))
+    g = torch.randn(50, outputs)
+    expected = (latents.one_hot(c, K).t() @ g).t()
+    layer(c).backward(g)
+    torch.testing.assert_close(layer.weight.grad, expected, rtol=1e-5, atol=1e-5)
+    layer.weight.grad = None
+    with native.plain_only():
+        layer(c).backward(g)
+    torch.testing.assert_close(layer.weight.grad, expected, rtol=1e-5, atol=1e-5)

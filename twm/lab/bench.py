@@ -29,7 +29,7 @@ from twm.agent import Agent
 from twm.config import Config, with_options
 from twm.envs import make_env
 from twm.imagination import imagine
-from twm.nn.conv import plain_only
+from twm.native import plain_only
 from twm.replay import Replay
 from twm.train.learner import Learner
 from twm.train.loop import configure_torch

@@ -8,13 +8,13 @@ PyTorch's own functions (:func:`plain`), which also say what the layers mean. Th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from twm import native
 from twm.config import ConfigError
 from twm.nn.conv_cpu import Convolution, forward
 from twm.nn.conv_plan import choose
@@ -119,24 +119,10 @@ class ConvTranspose2d(_Convolution):
     transposed = True
 
 
-_plain_only = False
-
-
-@contextmanager
-def plain_only() -> Iterator[None]:
-    """PyTorch's own convolutions inside, whatever the device: for comparing, and for counting operations."""
-    global _plain_only
-    before, _plain_only = _plain_only, True
-    try:
-        yield
-    finally:
-        _plain_only = before
-
-
 def _is_fast(x: Tensor, weight: Tensor) -> bool:
     """Whether :mod:`twm.nn.conv_cpu` applies: real work on a CPU in full precision, not a recording of it."""
     return (
-        not _plain_only
+        not native.is_plain_only()
         and x.device.type == "cpu"
         and x.dtype == weight.dtype
         and x.dtype in (torch.float32, torch.float64)

@@ -7,12 +7,19 @@ gradients pass through it, and in dreams as its categories c, V whole numbers; i
 
 from __future__ import annotations
 
+import ctypes
 import math
+from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from twm import native
+
+SOURCE = Path(__file__).with_suffix(".c")
 
 Logits = Float[Tensor, "*batch V K"]
 OneHot = Float[Tensor, "*batch Z"]
@@ -78,8 +85,36 @@ class OneHotLinear(nn.Linear):
         if z.device.type != "cpu" or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
             return F.linear(one_hot(z, self.K, self.weight.dtype), self.weight, self.bias)
         columns = (z + self.first).view(-1, len(self.first))  # (rows, V)
-        y = F.embedding_bag(columns, self.weight.t(), mode="sum") + self.bias
+        y: Tensor = _AddedColumns.apply(columns, self.weight) + self.bias  # type: ignore[no-untyped-call]
         return y.view(*z.shape[:-1], self.out_features)
+
+
+class _AddedColumns(torch.autograd.Function):
+    """Σ_v W[:, columns_v] of each row. PyTorch's own gradient of it sorts all columns first; C has no need to."""
+
+    @staticmethod
+    def forward(ctx: Any, columns: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(columns)
+        ctx.like = weight.detach()
+        return F.embedding_bag(columns, weight.t(), mode="sum")
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
+        (columns,) = ctx.saved_tensors
+        total = torch.zeros_like(ctx.like.t())  # (V·K, outputs), columns of the weight side by side
+        (rows, V), outputs = columns.shape, gradient.shape[-1]
+        if (c := _library()) is not None and gradient.dtype == torch.float32 and outputs % c.lanes() == 0:
+            g, sizes = gradient.contiguous(), [ctypes.c_int64(size) for size in (rows, V, outputs)]
+            pointers = [ctypes.c_void_p(x.data_ptr()) for x in (columns, g, total)]
+            c.add_to_columns(pointers[0], *sizes[:2], pointers[1], sizes[2], pointers[2])
+        else:
+            for v in range(V):
+                total.index_add_(0, columns[:, v], gradient)
+        return None, total.t()
+
+
+def _library() -> ctypes.CDLL | None:
+    return native.load(SOURCE)
 
 
 def straight_through(z: OneHot, logits: Logits) -> OneHot:

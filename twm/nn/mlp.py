@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from twm.nn import transformer_step
 from twm.nn.dropout import Dropout
 from twm.nn.latents import OneHotLinear
 
@@ -45,12 +50,53 @@ class MLP(nn.Module):
             width = units
         self.output = nn.Linear(width, outputs)
         self.hidden = nn.Sequential(*parts)
+        self._packed: PackedMLP | None = None
 
     def forward(
         self, x: Float[Tensor, "*batch inputs"] | Int[Tensor, "*batch variables"]
     ) -> Float[Tensor, "*batch outputs"]:
+        if self._packed is not None and not torch.is_grad_enabled():
+            return self._packed(x)
         y: Tensor = self.output(self.hidden(x))
         return y.float() if y.dtype == torch.bfloat16 else y
+
+
+class PackedMLP:
+    """The same with linear layers and the activations after them in C (twm/nn/transformer_step.c)."""
+
+    def __init__(self, network: MLP, library: ctypes.CDLL) -> None:
+        self._parts: list[Callable[[Tensor], Tensor]] = []
+        modules = [module for module in (*network.hidden, network.output) if not isinstance(module, Dropout)]
+        while modules:
+            module = modules.pop(0)
+            if type(module) is nn.Linear:
+                activated = bool(modules) and isinstance(modules[0], nn.SiLU)
+                if activated:
+                    modules.pop(0)
+                self._parts.append(transformer_step.PackedLinear(library, module, silu=activated))
+            else:
+                self._parts.append(module)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for part in self._parts:
+            x = part(x)
+        return x
+
+
+@contextmanager
+def packed(*networks: MLP) -> Iterator[None]:
+    """Inside, their weights do not change and their outputs without gradients come from C, where it can be had."""
+    library = transformer_step.library()
+    able = library is not None and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
+    for network in networks:
+        weight = network.output.weight
+        if able and library is not None and weight.device.type == "cpu" and weight.dtype == torch.float32:
+            network._packed = None if network.training else PackedMLP(network, library)
+    try:
+        yield
+    finally:
+        for network in networks:
+            network._packed = None
 
 
 def initialise_orthogonally(network: MLP, output_gain: float) -> None:

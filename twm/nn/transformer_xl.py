@@ -6,7 +6,8 @@ Scores between query i and key j (Dai et al. 2019), with one vector u and one v 
 
 ``R`` holds sines and cosines of the distance. The same layers run in two ways: over whole sequences
 (training), or over a few new tokens after those a :class:`Memory` holds (dreaming, acting). Both give
-the same numbers; a test holds this for every mask pattern.
+the same numbers; a test holds this for every mask pattern. Steps after a memory are taken by transformer_step.c
+where there is a compiler; the layers below say what it computes.
 
 The last layer is asked only for the outputs that are used (``spacing``): of z, a, r tokens only those
 of a, so a third of its work.
@@ -19,6 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from twm.nn import transformer_step
 from twm.nn.dropout import Dropout
 
 
@@ -53,10 +55,12 @@ class Memory:
 
     def __init__(self, transformer: TransformerXL, rows: int, reach: int, room: int) -> None:
         """``reach``: how many tokens back a new one may look. ``room``: tokens to hold before moving."""
-        weight = transformer.u
-        shape = (len(transformer.layers), transformer.heads, rows, room, transformer.width // transformer.heads)
-        self.k = torch.empty(shape, device=weight.device, dtype=weight.dtype)
-        self.v = torch.empty_like(self.k)
+        weight, d = transformer.u, transformer.width // transformer.heads
+        # A key lies beside its value, and there is room for whole vectors of them: so the C file reads them.
+        self.stored = -(-room // transformer_step.panel_width()) * transformer_step.panel_width()
+        shape = (len(transformer.layers), transformer.heads, rows, self.stored, 2, d)
+        both = torch.empty(shape, device=weight.device, dtype=weight.dtype)
+        self.k, self.v = both[..., :room, 0, :], both[..., :room, 1, :]
         self.episode = torch.zeros((rows, room), dtype=torch.long, device=weight.device)
         self.step = torch.zeros(room, dtype=torch.long, device=weight.device)
         self.length = 0
@@ -64,8 +68,9 @@ class Memory:
         self.project(transformer)
 
     def project(self, transformer: TransformerXL) -> None:
-        """The projected positions, which change with the weights only."""
+        """The projected positions and the weights in the C file's order, which change with the weights only."""
         self.positions = transformer.positions(self.step.shape[0])
+        self.packed = transformer_step.PackedTransformer.of(transformer, self.positions)
 
     def extend(self, episode: Tensor, step: Tensor) -> int:
         """Make room for new tokens with these labels; returns where the first of them stands."""
@@ -177,6 +182,9 @@ class TransformerXL(nn.Module):
         themselves or, with ``memory``, all it holds, the new ones from ``start`` on.
         """
         T, keys = allowed.shape[-2:]
+        if memory is not None and memory.packed is not None and weights is None and self._fits_c(x, spacing):
+            in_c: Tensor = self.final_norm(memory.packed.step(x, allowed, memory).unsqueeze(1))
+            return in_c
         mask = torch.zeros(allowed.shape, dtype=x.dtype, device=x.device).masked_fill_(~allowed, -torch.inf)
         positions = self.positions(keys) if memory is None else [p[..., -keys:] for p in memory.positions]
         layers = self._layers()
@@ -189,3 +197,9 @@ class TransformerXL(nn.Module):
             x = layer(x, positions[index], u, v, selected, sparse, store, weights)
         y: Tensor = self.final_norm(x)
         return y
+
+    def _fits_c(self, x: Tensor, spacing: int) -> bool:
+        """Whether transformer_step.c can do it: the last of a few new tokens, with nothing to learn from it."""
+        learns = torch.is_grad_enabled() or (self.training and self._layers()[0].dropout.p > 0)
+        recorded = torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
+        return spacing == x.shape[1] <= transformer_step.MOST_TOKENS and not learns and not recorded

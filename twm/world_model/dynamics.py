@@ -203,6 +203,9 @@ class DynamicsModel(nn.Module):
     # ----------------------------------------------------------------------------------------------
     # Predictors
 
+    def heads(self) -> tuple[MLP, MLP, MLP]:
+        return self.latent_head, self.reward_head, self.discount_head
+
     def predict(
         self, h: Float[Tensor, "*batch D"], temperature: float = 1.0, u: Float[Tensor, "*batch V"] | None = None
     ) -> Prediction:

@@ -1,0 +1,154 @@
+"""transformer_step.c from Python: a transformer's weights laid out for it, and the call.
+
+What it computes is :class:`twm.nn.transformer_xl.TransformerXL` with a memory, asked for the last of a few new tokens
+in float32 on a CPU, without gradients: a step of a dream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from twm import native
+
+if TYPE_CHECKING:
+    from twm.nn.transformer_xl import Layer, Memory, TransformerXL
+
+SOURCE = Path(__file__).with_suffix(".c")
+MOST_TOKENS = 3
+
+
+def library() -> ctypes.CDLL | None:
+    """The compiled C file; None where it cannot be had."""
+    found = native.load(SOURCE)
+    if found is not None:
+        found.scratch_size.restype = ctypes.c_size_t
+    return found
+
+
+def panel_width() -> int:
+    """Numbers that lie together in the layout of weights, keys and positions."""
+    found = library()
+    return 1 if found is None else int(found.panel_width())
+
+
+class PackedTransformer:
+    """The weights of a transformer as they are now, in the order in which the C file reads them."""
+
+    def __init__(self, library: ctypes.CDLL, transformer: TransformerXL, positions: list[Tensor]) -> None:
+        self._library, width = library, library.panel_width()
+        layers = transformer._layers()
+        D, self._heads, self._F = transformer.width, transformer.heads, layers[0].expand.out_features
+        d = D // self._heads
+        self._together = next(n for n in range(1, self._heads + 1) if self._heads % n == 0 and n * d % width == 0)
+        self._pre_norm, self._eps = layers[0].pre_norm, layers[0].norm_attention.eps
+        self._u, self._v = (bias.detach().flatten() * D**-0.5 for bias in (transformer.u, transformer.v))
+        self._reach = positions[0].shape[-1]
+        self._distances = -(-(self._reach + MOST_TOKENS) // width) * width
+        per_layer = [self._weights(layer, width) for layer in layers]
+        self._weights_in_order = torch.cat([weight.flatten() for weights in per_layer for weight in weights])
+        sizes = [weight.numel() for weights in per_layer for weight in weights]
+        panels = iter(self._weights_in_order.split(sizes))
+        self._tensors = [
+            [
+                next(panels),
+                next(panels),
+                next(panels),
+                layer.expand.bias,
+                next(panels),
+                layer.contract.bias,
+                layer.norm_attention.weight,
+                layer.norm_attention.bias,
+                layer.norm_feedforward.weight,
+                layer.norm_feedforward.bias,
+                # What is read after the last distance is never used.
+                torch.stack([_panels(F.pad(x, (0, self._distances - self._reach)).t(), width) for x in p]),
+            ]
+            for layer, p in zip(layers, positions, strict=True)
+        ]
+
+    def _weights(self, layer: Layer, width: int) -> list[Tensor]:
+        """In panels and in the order of their use; queries, keys and values of the heads computed together."""
+        groups = [
+            torch.cat(parts)
+            for parts in zip(
+                *(
+                    x.chunk(self._heads // self._together)
+                    for x in (layer.query.weight, *layer.key_value.weight.chunk(2))
+                )
+            )
+        ]
+        return [
+            _panels(x, width)
+            for x in (torch.cat(groups), *(y.weight for y in (layer.output, layer.expand, layer.contract)))
+        ]
+
+    @classmethod
+    def of(cls, transformer: TransformerXL, positions: list[Tensor]) -> PackedTransformer | None:
+        """None where the C file cannot be had, or was not made for this transformer."""
+        found, weight, layer = library(), transformer.u, transformer._layers()[0]
+        if found is None or weight.device.type != "cpu" or weight.dtype != torch.float32:
+            return None
+        fits = not any(size % found.panel_width() for size in (transformer.width, layer.expand.out_features))
+        if not fits or transformer.width // transformer.heads % found.lanes():
+            return None
+        return cls(found, transformer, positions)
+
+    def step(self, x: Tensor, allowed: Tensor, memory: Memory) -> Tensor:
+        """(B, D): what the last of the new tokens x (B, T, D) becomes; their keys and values go into the memory."""
+        B, T, D = x.shape
+        keys, room = allowed.shape[-1], memory.stored
+        used_up = torch.empty(B * T + self._library.spare_tokens(), D)
+        used_up[: B * T] = x.flatten(0, 1)
+        y = torch.empty(B, D)
+        together = self._together * D // self._heads
+        scratch = torch.empty(self._library.scratch_size(B, T, D, self._F, keys, together, self._distances))
+        pointers = [
+            tensor.data_ptr() for tensors, kv in zip(self._tensors, memory.k, strict=True) for tensor in (*tensors, kv)
+        ]
+        self._library.step(
+            (ctypes.c_void_p * len(pointers))(*pointers),
+            len(self._tensors),
+            *(B, T, D, self._heads, self._together, self._F, keys, room, self._distances, self._reach - keys),
+            self._pre_norm,
+            _pointer(self._u),
+            _pointer(self._v),
+            ctypes.c_float(self._eps),
+            _pointer(allowed.contiguous()),
+            _pointer(used_up),
+            _pointer(y),
+            _pointer(scratch),
+        )
+        return y
+
+
+class PackedLinear:
+    """A linear layer as its weights are now, with SiLU after it by option."""
+
+    def __init__(self, library: ctypes.CDLL, layer: nn.Linear, *, silu: bool) -> None:
+        self._library, self.silu = library, silu
+        self._outputs, missing = layer.out_features, -layer.out_features % library.panel_width()
+        self._panels = _panels(F.pad(layer.weight.detach(), (0, 0, 0, missing)), library.panel_width())
+        self._bias = F.pad(layer.bias.detach(), (0, missing))
+
+    def __call__(self, x: Tensor) -> Tensor:
+        rows, K = x.shape
+        x, y = x.contiguous(), torch.empty(rows, len(self._bias))
+        self._library.linear(
+            _pointer(x), rows, K, _pointer(self._panels), _pointer(self._bias), len(self._bias), self.silu, _pointer(y)
+        )
+        return y[:, : self._outputs]
+
+
+def _panels(weight: Tensor, width: int) -> Tensor:
+    """(N, K) as (N / width, K, width)."""
+    return weight.detach().unflatten(0, (-1, width)).transpose(1, 2).contiguous()
+
+
+def _pointer(x: Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(x.data_ptr())
