@@ -71,7 +71,7 @@ def _built(source: Path) -> Path:
     command = compiler()
     if command is None:
         raise OSError("there is no C compiler")
-    text = source.read_bytes()
+    text = b"\0".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
     name = hashlib.sha256(b"\0".join([text, " ".join((command, *FLAGS)).encode(), _processor().encode()])).hexdigest()
     library = cache() / f"{source.stem}-{name[:16]}.so"
     if not library.exists():

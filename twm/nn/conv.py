@@ -19,7 +19,7 @@ from twm.config import ConfigError
 from twm.nn.conv_cpu import Convolution, forward
 from twm.nn.conv_plan import choose
 
-SMALL = 48 * 96  # channels in times channels out
+SMALL = 4 * 48  # channels in times channels out
 
 
 class _Convolution(nn.Module):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from twm.nn.conv_passes import Passes
 from twm.nn.conv_plan import Plan, Step, run
 from twm.nn.workers import alone, over_chunks
 
@@ -38,27 +39,37 @@ class Workspace:
         self.plan = plan
         self.n = n
         self.like = like
+        self.passes = Passes.of(plan, n, like)
 
     def analyse(self, images: Tensor, before: Tensor | None = None) -> Tensor:
         """V: points (P, M, K) of wide images or, with ``before``, of their product with SiLU's derivative there."""
-        _fill(self._wide_part(self.wide_input), images, before)
-        run(self._analysis)
+        self._fill(self._wide_part(self.wide_input), images, before)
+        if self.passes is not None:
+            self.passes.analyse(self.wide_input, self._wide_points)
+        else:
+            run(self._analysis)
         return self._wide_points
 
     def spread(self, images: Tensor, before: Tensor | None = None) -> Tensor:
         """U: points (P, M, O) of narrow images or, with ``before``, of their product with SiLU's derivative there."""
         if not self.plan.winograd and before is None:
             return images.reshape(1, -1, self.plan.narrow)
-        _fill(self._narrow_part(self.narrow_input), images, before)
+        self._fill(self._narrow_part(self.narrow_input), images, before)
         if not self.plan.winograd:
             return self.narrow_input.view(1, -1, self.plan.narrow)
-        run(self._spreading)
+        if self.passes is not None:
+            self.passes.spread(self.narrow_input, self._narrow_points)
+        else:
+            run(self._spreading)
         return self._narrow_points
 
     def synthesise(self, points: Tensor, weight: Tensor) -> Tensor:
         """Vᵀ[points · weight]: wide images, valid until the next call of :meth:`synthesise` or :meth:`analyse`."""
         torch.bmm(points, weight, out=self._wide_points)
-        run(self._synthesis)
+        if self.passes is not None:
+            self.passes.synthesise(self._wide_points, self._wide_output)
+        else:
+            run(self._synthesis)
         return self._wide_part(self._wide_output)
 
     def collect(self, points: Tensor, weight: Tensor) -> Tensor:
@@ -66,8 +77,36 @@ class Workspace:
         torch.bmm(points, weight.transpose(1, 2), out=self._narrow_points)
         if not self.plan.winograd:
             return self._narrow_points.view(self.n, self.plan.rows.narrow, self.plan.columns.narrow, self.plan.narrow)
-        run(self._collection)
+        if self.passes is not None:
+            self.passes.collect(self._narrow_points, self._narrow_output)
+        else:
+            run(self._collection)
         return self._narrow_part(self._narrow_output)
+
+    def finish(self, images: Tensor, bias: Tensor, before: Tensor, out: Tensor, activation: bool) -> None:
+        """images + bias into ``before`` and, if asked, its activation into ``out``; the two may be one."""
+        if self.passes is not None:
+            self.passes.finish(images, bias.repeat(images.shape[2]), before, out, activation)
+            return
+        torch.add(images, bias, out=before)
+        if activation:
+            torch.ops.aten.silu.out(before, out=out)
+
+    def copy_into(self, out: Tensor, images: Tensor) -> None:
+        """The images, and zeros where no window reaches."""
+        _, rows, columns, _ = images.shape
+        self._fill(out[:, :rows, :columns], images, None)
+        out[:, rows:] = 0
+        out[:, :rows, columns:] = 0
+
+    def _fill(self, out: Tensor, images: Tensor, before: Tensor | None) -> None:
+        """The images, as far as windows reach, or images · d silu(before)."""
+        if self.passes is not None:
+            self.passes.fill(out, images, before)
+        elif before is None:
+            out.copy_(images[:, : out.shape[1], : out.shape[2]])
+        else:
+            torch.ops.aten.silu_backward.grad_input(images, before, grad_input=out)
 
     def _new_wide(self) -> Tensor:
         y, x = self.plan.rows, self.plan.columns
@@ -158,22 +197,6 @@ def _kept_workspace(plan: Plan, n: int, dtype: torch.dtype, thread: int) -> Work
     return Workspace(plan, n, torch.empty(0, dtype=dtype))
 
 
-def _fill(out: Tensor, images: Tensor, before: Tensor | None) -> None:
-    """The images, as far as windows reach, or images · d silu(before)."""
-    if before is None:
-        out.copy_(images[:, : out.shape[1], : out.shape[2]])
-    else:
-        torch.ops.aten.silu_backward.grad_input(images, before, grad_input=out)
-
-
-def _copy_into(out: Tensor, images: Tensor) -> None:
-    """The images, and zeros where no window reaches."""
-    _, rows, columns, _ = images.shape
-    out[:, :rows, :columns] = images
-    out[:, rows:] = 0
-    out[:, :rows, columns:] = 0
-
-
 def forward(
     plan: Plan, transposed: bool, x: Tensor, weight: Tensor, bias: Tensor, activation: bool, keep: bool
 ) -> tuple[Tensor, Tensor | None]:
@@ -183,7 +206,7 @@ def forward(
     """
     y, c = plan.rows, plan.columns
     shape = (y.wide, c.wide, plan.wide) if transposed else (y.narrow, c.narrow, plan.narrow)
-    out = x.new_empty(len(x), *shape)
+    x, out = x.contiguous(), x.new_empty(len(x), *shape)
     before = torch.empty_like(out) if activation and keep else out
 
     workspaces = Workspaces(plan, out)
@@ -195,9 +218,7 @@ def forward(
                 images = space.synthesise(space.spread(x[i]), weight)
             else:
                 images = space.collect(space.analyse(x[i]), weight)
-            torch.add(images, bias, out=before[i])
-            if activation:
-                torch.ops.aten.silu.out(before[i], out=out[i])
+            space.finish(images, bias, before[i], out[i], activation)
 
     over_chunks(len(x), plan.images_per_chunk(CHUNK_BYTES), work)
     return out, before if before is not out else None
@@ -221,6 +242,7 @@ class Convolution(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, before = ctx.saved_tensors
+        x, grad = x.contiguous(), grad.contiguous()
         plan, transposed = ctx.plan, ctx.transposed
         packed = _pack(plan, weight) if ctx.packed is None else ctx.packed
         need_x, need_weight, need_bias, *_ = ctx.needs_input_grad
@@ -235,7 +257,7 @@ class Convolution(torch.autograd.Function):
                 outer = space.analyse(*arguments) if transposed else space.spread(*arguments)
                 if grad_x is not None:
                     adjoint = space.collect if transposed else space.synthesise
-                    _copy_into(grad_x[i], adjoint(outer, packed))
+                    space.copy_into(grad_x[i], adjoint(outer, packed))
                 if need_bias:
                     inputs = space.wide_input if transposed else space.narrow_input
                     sum_bias += (grad[i] if before is None else inputs).reshape(-1, len(sum_bias)).sum(0)

@@ -1,19 +1,9 @@
 /* The gradient of a layer that reads latent states as categories (OneHotLinear in latents.py): each row's gradient is added
    to the columns of the weight that the row had picked. */
 
-#include <stddef.h>
-#include <stdint.h>
+#include "vectors.h"
 
-#if defined(__AVX512F__)
-enum { LANES = 16 };
-#elif defined(__AVX2__)
-enum { LANES = 8 };
-#else
-enum { LANES = 4 };
-#endif
 enum { TOGETHER = 4 }; /* variables that share one reading of the gradient; their columns must fit into the cache */
-
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
 int lanes(void) { return LANES; }
 
@@ -21,8 +11,8 @@ static inline void add(const int64_t *columns, const int count, const float *res
     float *column[TOGETHER];
     for (int v = 0; v < count; v++) column[v] = total + columns[v] * N;
     for (int64_t n = 0; n < N; n += LANES) {
-        const vec g = *(const vec *)(gradient + n);
-        for (int v = 0; v < count; v++) *(vec *)(column[v] + n) += g;
+        const vec g = load(gradient + n);
+        for (int v = 0; v < count; v++) store(column[v] + n, load(column[v] + n) + g);
     }
 }
 

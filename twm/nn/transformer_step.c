@@ -8,36 +8,16 @@
    Shapes, row-major: x (rows, T, D), allowed (rows, T, keys), keys (heads, rows, d, room), values (heads, rows, room, d),
    positions (heads, d, reach) with the most distant first. T is at most 3, the new tokens are the last T keys. */
 
-#include <math.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
+#include "vectors.h"
 
-/* Floats a vector; rows and vectors of a product that are held in registers at a time. */
-#if defined(__AVX512F__)
-#define LANES_ 16
-enum { ROWS = 12, WIDE = 2 };
-#elif defined(__AVX2__)
-#define LANES_ 8
-enum { ROWS = 6, WIDE = 2 };
-#else
-#define LANES_ 4
-enum { ROWS = 6, WIDE = 2 };
-#endif
-enum { LANES = LANES_,  PANEL = LANES * WIDE, BLOCK = 96, MOST_QUERIES = 3, SPARE = ROWS * MOST_QUERIES, GAP = 16 };
-
-typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+/* Rows and vectors of a product that are held in registers at a time; tokens that go through a layer together. */
+enum { ROWS = LANES == 16 ? 12 : 6, WIDE = 2, PANEL = LANES * WIDE, BLOCK = 120 };
+enum { MOST_QUERIES = 3, SPARE = ROWS * MOST_QUERIES, GAP = 16 };
 
 /* What Python has to know to lay out memory. */
 int panel_width(void) { return PANEL; }
 int lanes(void) { return LANES; }
 int spare_tokens(void) { return SPARE; }
-
-static inline vec load(const float *p) { return *(const vec *)p; }
-static inline void store(float *p, vec x) { *(vec *)p = x; }
-static inline vec all(float x) { return x - (vec){0}; }
-static inline vec choose(ints where, vec yes, vec no) { return (vec)((where & (ints)yes) | (~where & (ints)no)); }
 
 #if defined(__clang__)
 static inline vec shuffle(vec a, vec b, ints from) {
@@ -48,29 +28,6 @@ static inline vec shuffle(vec a, vec b, ints from) {
 #else
 static inline vec shuffle(vec a, vec b, ints from) { return __builtin_shuffle(a, b, from); }
 #endif
-
-static inline float sum(vec x) {
-    float total = 0;
-    for (int i = 0; i < LANES; i++) total += x[i];
-    return total;
-}
-
-/* e^x to about one unit in the last place: 2^n e^r with |r| <= ln 2 / 2. NaN stays NaN. */
-static inline vec exponential(vec x) {
-    const vec low = all(-87.33654f), high = all(88.37626f);
-    x = choose(x < low, low, x);
-    x = choose(x > high, high, x);
-    const vec shifted = x * 1.44269504f + 12582912.0f; /* n in the lowest bits: 1.5 * 2^23 leaves no fraction */
-    const vec n = shifted - 12582912.0f;
-    const vec r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    return p * (vec)(((ints)shifted << 23) + (ints)all(1.0f));
-}
 
 /* ------------------------------------------------------------------------------------------------
    Matrix products. Weights come in panels: PANEL outputs of all inputs lie together, (N / PANEL, K, PANEL). */
@@ -128,7 +85,7 @@ static void activate(float *y, ptrdiff_t stride) {
     for (int i = 0; i < ROWS; i++)
         for (int j = 0; j < PANEL; j += LANES) {
             const vec x = load(y + i * stride + j);
-            store(y + i * stride + j, x / (1.0f + exponential(-x)));
+            store(y + i * stride + j, x * sigmoid(x));
         }
 }
 
@@ -202,9 +159,9 @@ static void add(float *x, ptrdiff_t x_stride, const float *y, ptrdiff_t y_stride
 
 #define LANE(l, half, flip) (((l) ^ (flip)) + ((l) & (half) ? LANES : 0))
 #define FOUR(l, half, flip) LANE(l, half, flip), LANE(l + 1, half, flip), LANE(l + 2, half, flip), LANE(l + 3, half, flip)
-#if LANES_ == 16
+#if LANES == 16
 #define EVERY(half, flip) {FOUR(0, half, flip), FOUR(4, half, flip), FOUR(8, half, flip), FOUR(12, half, flip)}
-#elif LANES_ == 8
+#elif LANES == 8
 #define EVERY(half, flip) {FOUR(0, half, flip), FOUR(4, half, flip)}
 #else
 #define EVERY(half, flip) {FOUR(0, half, flip)}

@@ -1,0 +1,48 @@
+/* Vectors of floats as wide as the processor's, by the extensions that GCC and Clang share. */
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+#define LANES 16
+#elif defined(__AVX2__)
+#define LANES 8
+#else
+#define LANES 4
+#endif
+
+typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+static inline vec load(const float *p) { return *(const vec *)p; }
+static inline void store(float *p, vec x) { *(vec *)p = x; }
+static inline vec all(float x) { return x - (vec){0}; }
+static inline vec choose(ints where, vec yes, vec no) { return (vec)((where & (ints)yes) | (~where & (ints)no)); }
+
+static inline float sum(vec x) {
+    float total = 0;
+    for (int i = 0; i < LANES; i++) total += x[i];
+    return total;
+}
+
+/* e^x to about one unit in the last place: 2^n e^r with |r| <= ln 2 / 2. NaN stays NaN. */
+static inline vec exponential(vec x) {
+    const vec low = all(-87.33654f), high = all(88.37626f);
+    x = choose(x < low, low, x);
+    x = choose(x > high, high, x);
+    const vec shifted = x * 1.44269504f + 12582912.0f; /* n in the lowest bits: 1.5 * 2^23 leaves no fraction */
+    const vec n = shifted - 12582912.0f;
+    const vec r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    vec p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return p * (vec)(((ints)shifted << 23) + (ints)all(1.0f));
+}
+
+/* 1 / (1 + e^-x) */
+static inline vec sigmoid(vec x) { return 1.0f / (1.0f + exponential(-x)); }
