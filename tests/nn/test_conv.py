@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import nullcontext
 from fractions import Fraction
 from itertools import product
 
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from twm import native
 from twm.config import ConfigError
 from twm.nn import conv, conv_cpu
 from twm.nn.conv import Conv2d, ConvTranspose2d
@@ -40,7 +42,8 @@ def gradients(layer: Layer, x: Tensor, plain: bool) -> list[Tensor]:
     """The output and the gradients of a random projection of it: of the input, the weight and the bias."""
     x = x.detach().requires_grad_()
     layer.zero_grad()
-    y = layer.plain(x) if plain else layer(x)
+    with native.plain_only() if plain else nullcontext():
+        y = layer(x)
     projection = torch.randn(y.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64).to(y.dtype)
     (y * projection).sum().backward()
     assert x.grad is not None
@@ -126,10 +129,14 @@ def test_layers_of_the_paper(
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("winograd", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)], ids=["double", "C"])
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
-def test_any_geometry(transposed: bool, winograd: bool, data: st.DataObject) -> None:
-    """Both algorithms, in double precision, on odd sizes, uneven strides, padding and batches that no chunk divides."""
+def test_any_geometry(
+    transposed: bool, winograd: bool, dtype: torch.dtype, tolerance: float, data: st.DataObject
+) -> None:
+    """Both algorithms, in double precision and, with their passes in C, in single precision, on odd sizes, uneven
+    strides, padding and batches that no chunk divides."""
     kernel = data.draw(st.integers(1, 6), "kernel")
     stride = data.draw(st.integers(1, 4), "stride")
     padding = data.draw(st.integers(0, kernel - 1), "padding")
@@ -137,13 +144,13 @@ def test_any_geometry(transposed: bool, winograd: bool, data: st.DataObject) -> 
     rows, columns = (data.draw(st.integers(smallest, smallest + 6), name) for name in ("rows", "columns"))
     inputs, outputs, batch = (data.draw(st.integers(1, 5), name) for name in ("inputs", "outputs", "batch"))
     layer = make_layer(
-        transposed, inputs, outputs, kernel, stride, padding, activation=data.draw(st.booleans(), "SiLU")
+        transposed, inputs, outputs, kernel, stride, padding, activation=data.draw(st.booleans(), "SiLU"), dtype=dtype
     )
-    x = torch.randn(batch, rows, columns, inputs, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    x = torch.randn(batch, rows, columns, inputs, dtype=dtype, generator=torch.Generator().manual_seed(2))
     with pytest.MonkeyPatch.context() as monkeypatch:
         force(monkeypatch, winograd)
         monkeypatch.setattr(Plan, "images_per_chunk", lambda plan, chunk_bytes: 2)
-        assert_equal(layer, x)
+        assert_equal(layer, x, tolerance)
 
 
 @pytest.mark.parametrize("winograd", [False, True])
@@ -162,10 +169,11 @@ def test_gradients_are_derivatives(transposed: bool, winograd: bool, monkeypatch
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_strided_inputs_and_gradients(transposed: bool) -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["double", "C"])
+def test_strided_inputs_and_gradients(transposed: bool, dtype: torch.dtype) -> None:
     """A permuted view, a gradient that is one number expanded, and the same layer twice in one graph."""
-    layer = make_layer(transposed, 3, 3, 3, 1, 1)
-    x = torch.randn(2, 3, 5, 6, dtype=torch.float64)
+    layer = make_layer(transposed, 3, 3, 3, 1, 1, dtype=dtype)
+    x = torch.randn(2, 3, 5, 6, dtype=dtype)
     results = []
     for function in (layer, layer.plain):
         leaf = x.clone().requires_grad_()
@@ -174,7 +182,26 @@ def test_strided_inputs_and_gradients(transposed: bool) -> None:
         assert leaf.grad is not None
         results.append((y, leaf.grad))
     for fast, plain in zip(*results):
-        torch.testing.assert_close(fast, plain)
+        torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-4 if dtype == torch.float32 else 1e-10)
+
+
+def test_passes_in_c_are_really_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In single precision, where there is a compiler; PyTorch's passes elsewhere give the same."""
+    torch.manual_seed(0)
+    layer, x = make_layer(False, 8, 8, 4, 2, activation=True, dtype=torch.float32), torch.randn(2, 9, 9, 8)
+    force(monkeypatch, True)
+    conv_cpu._kept_workspace.cache_clear()
+    if native.compiler() is not None:
+        with monkeypatch.context() as patch:
+            patch.setattr(conv_cpu, "run", lambda steps: 1 / 0)
+            fast = gradients(layer, x, plain=False)
+    conv_cpu._kept_workspace.cache_clear()
+    monkeypatch.setenv("TWM_NATIVE", "0")
+    plain = gradients(layer, x, plain=False)
+    conv_cpu._kept_workspace.cache_clear()
+    if native.compiler() is not None:
+        for a, b in zip(fast, plain):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("transposed", [False, True])

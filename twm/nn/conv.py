@@ -18,6 +18,7 @@ from twm import native
 from twm.config import ConfigError
 from twm.nn.conv_cpu import Convolution, forward
 from twm.nn.conv_plan import choose
+from twm.nn.silu import silu
 
 SMALL = 4 * 48  # channels in times channels out
 
@@ -80,8 +81,8 @@ class _Convolution(nn.Module):
     def plain(self, x: Tensor) -> Tensor:
         """The same by PyTorch's functions: what CUDA runs, and what the fast path is tested against."""
         function = F.conv_transpose2d if self.transposed else F.conv2d
-        y = function(x.permute(0, 3, 1, 2), self.weight, self.bias, self.stride, self.padding)
-        return (F.silu(y) if self.activation else y).permute(0, 2, 3, 1)
+        y = function(x.permute(0, 3, 1, 2), self.weight, self.bias, self.stride, self.padding).permute(0, 2, 3, 1)
+        return silu(y) if self.activation else y
 
     def output_size(self, size: int) -> int:
         """Positions along a dimension of the output, from those of the input."""

@@ -201,23 +201,6 @@ typedef struct {
     ptrdiff_t from_image, from_row, to_image, to_row;
 } Copy;
 
-/* The last floats of a row, fewer than a vector, as a vector. */
-static inline vec load_some(const float *x, int count) {
-    float some[LANES] = {0};
-    memcpy(some, x, sizeof(float) * count);
-    return load(some);
-}
-static inline void store_some(float *y, vec x, int count) {
-    float some[LANES];
-    store(some, x);
-    memcpy(y, some, sizeof(float) * count);
-}
-
-static inline vec gradient(vec grad, vec x) {
-    const vec s = sigmoid(x);
-    return grad * (s * (1.0f + x * (1.0f - s)));
-}
-
 /* to = from or, where `before` (laid out as from) is given, from * silu'(before). */
 void fill(const Copy *c, const float *from, const float *before, float *to) {
     for (int n = 0; n < c->n; n++)
@@ -230,9 +213,9 @@ void fill(const Copy *c, const float *from, const float *before, float *to) {
                 continue;
             }
             int i = 0;
-            for (; i + LANES <= c->floats; i += LANES) store(out + i, gradient(load(in + i), load(x + i)));
+            for (; i + LANES <= c->floats; i += LANES) store(out + i, load(in + i) * silu_slope(load(x + i)));
             const int rest = c->floats - i;
-            if (rest) store_some(out + i, gradient(load_some(in + i, rest), load_some(x + i, rest)), rest);
+            if (rest) store_some(out + i, load_some(in + i, rest) * silu_slope(load_some(x + i, rest)), rest);
         }
 }
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from twm.nn import transformer_step
 from twm.nn.dropout import Dropout
 from twm.nn.latents import OneHotLinear
+from twm.nn.silu import SiLU
 
 
 class MLP(nn.Module):
@@ -37,14 +38,14 @@ class MLP(nn.Module):
         categories: int = 0,
     ) -> None:
         super().__init__()
-        parts: list[nn.Module] = [nn.SiLU()] if activate_input else []
+        parts: list[nn.Module] = [SiLU()] if activate_input else []
         width = inputs
         for i in range(layers):
             one_hot = categories and i == 0
             parts.append(OneHotLinear(inputs // categories, categories, units) if one_hot else nn.Linear(width, units))
             if norm:
                 parts.append(nn.LayerNorm(units))
-            parts.append(nn.SiLU())
+            parts.append(SiLU())
             if dropout:
                 parts.append(Dropout(dropout))
             width = units
@@ -70,7 +71,7 @@ class PackedMLP:
         while modules:
             module = modules.pop(0)
             if type(module) is nn.Linear:
-                activated = bool(modules) and isinstance(modules[0], nn.SiLU)
+                activated = bool(modules) and isinstance(modules[0], SiLU)
                 if activated:
                     modules.pop(0)
                 self._parts.append(transformer_step.PackedLinear(library, module, silu=activated))

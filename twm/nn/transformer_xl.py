@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from twm.nn import transformer_step
 from twm.nn.dropout import Dropout
+from twm.nn.silu import silu
 
 
 def sinusoids(length: int, width: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "length width"]:
@@ -142,7 +143,7 @@ class Layer(nn.Module):
         x = x + self.dropout(self.output(mixed))
         x = x if self.pre_norm else self.norm_attention(x)
         hidden = self.expand(self.norm_feedforward(x) if self.pre_norm else x)
-        hidden = F.silu(hidden, inplace=not hidden.requires_grad)
+        hidden = silu(hidden)
         x = x + self.dropout(self.contract(hidden))
         return x if self.pre_norm else self.norm_feedforward(x)
 

@@ -46,3 +46,21 @@ static inline vec exponential(vec x) {
 
 /* 1 / (1 + e^-x) */
 static inline vec sigmoid(vec x) { return 1.0f / (1.0f + exponential(-x)); }
+
+/* silu'(x) = s (1 + x (1 - s)) with s = sigmoid(x) */
+static inline vec silu_slope(vec x) {
+    const vec s = sigmoid(x);
+    return s * (1.0f + x * (1.0f - s));
+}
+
+/* The last numbers of an array, fewer than a vector holds, as a vector. */
+static inline vec load_some(const float *x, ptrdiff_t count) {
+    float some[LANES] = {0};
+    memcpy(some, x, sizeof(float) * count);
+    return load(some);
+}
+static inline void store_some(float *y, vec x, ptrdiff_t count) {
+    float some[LANES];
+    store(some, x);
+    memcpy(y, some, sizeof(float) * count);
+}

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from twm.config import WorldModelConfig
 from twm.nn import latents
 from twm.nn.mlp import MLP
+from twm.nn.silu import silu
 from twm.nn.transformer_xl import Memory, TransformerXL
 from twm.nn.two_hot import TwoHot, symlog
 from twm.types import Prediction
@@ -82,7 +83,7 @@ class DynamicsModel(nn.Module):
             # Two-hot rewards may be large, and a linear layer is not made for thousands.
             e_r = self.embed_r((r if self.two_hot is None else symlog(r)).unsqueeze(-1))
         if self.config.embedding == "silu":
-            e_z, e_r = F.silu(e_z), None if e_r is None else F.silu(e_r)
+            e_z, e_r = silu(e_z), None if e_r is None else silu(e_r)
         return e_z, self.embed_a(a), e_r
 
     # ----------------------------------------------------------------------------------------------
