@@ -66,6 +66,10 @@ def shared_file() -> Iterator[int]:
         os.close(file)
 
 
+# Whoever has work to do on this core goes first.
+_let_others = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
 def read_byte(stream: IO[bytes]) -> bytes:
     """The next byte, or none at the end of the stream.
 
@@ -76,7 +80,7 @@ def read_byte(stream: IO[bytes]) -> bytes:
     ready.register(stream, select.POLLIN)
     patience = time.monotonic() + PATIENCE
     while not ready.poll(0) and time.monotonic() < patience:
-        os.sched_yield()  # whoever has work to do on this core goes first
+        _let_others()
     return stream.read(1)
 
 

@@ -186,7 +186,7 @@ def _native_text(native: Mapping[str, Any]) -> str:
     reason = "switched off (TWM_NATIVE=0)" if os.environ.get("TWM_NATIVE") == "0" else "not built"
     if native["compiler"] is None:
         reason = "no C compiler (Debian: apt-get install gcc)"
-    return f"{reason}: dreams take longer"
+    return f"{reason}: training and games take longer"
 
 
 def _games_text(games: Mapping[str, Any]) -> str:

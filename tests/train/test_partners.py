@@ -17,6 +17,7 @@ import torch
 from small import image_spec, random_batch, small, vector_spec
 from torch import Tensor
 
+from twm import child
 from twm.config import Config, preset, with_options
 from twm.train.learner import Learner
 from twm.train.partners import SharedMemory, processes, room, shares
@@ -213,9 +214,9 @@ def test_shares_cover_all_rows() -> None:
 
 def test_shared_memory_keeps_shapes_and_strides() -> None:
     weights = [torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last), torch.ones(5, dtype=torch.bool)]
-    file = SharedMemory.allocate(room(weights))
-    here, there = SharedMemory(file), SharedMemory(file)
-    os.close(file)
+    with child.shared_file() as file:
+        os.ftruncate(file, room(weights))
+        here, there = SharedMemory(file), SharedMemory(file)
     for weight in weights:
         mine = here.take(weight).copy_(weight)
         theirs = there.take(weight)

@@ -1,12 +1,11 @@
 /* A few new tokens of many rows through a Transformer-XL: what transformer_xl.py does with a memory, for one thread.
 
-   PyTorch's matrix products run at the processor's limit, but half as much time again goes into what lies between them:
-   attention of three queries a row, activations, sums, norms, copies. Here a block of tokens stays in the cache from one
-   layer norm to the next, activations are applied where a product is still in registers, and attention is one pass over
-   keys and values.
+   PyTorch's matrix products run at the processor's limit, but as much time again goes into what lies between them: attention
+   of a few queries a row, activations, norms, copies, and waiting for memory. Here a block of tokens stays in the cache from
+   one layer norm to the next, and a product fetches the weights of the one after it, and the keys and values of its rows.
 
-   Shapes, row-major: x (rows, T, D), allowed (rows, T, keys), keys (heads, rows, d, room), values (heads, rows, room, d),
-   positions (heads, d, reach) with the most distant first. T is at most 3, the new tokens are the last T keys. */
+   Shapes, row-major: x (rows, T, D), allowed (rows, T, keys), others where they are declared. T is at most 3, the new tokens
+   are the last T keys, positions come with the most distant first. */
 
 #include "vectors.h"
 
@@ -157,6 +156,7 @@ static void add(float *x, ptrdiff_t x_stride, const float *y, ptrdiff_t y_stride
 /* ------------------------------------------------------------------------------------------------
    Attention. */
 
+/* For sums below: where the lanes of a pair of vectors go. */
 #define LANE(l, half, flip) (((l) ^ (flip)) + ((l) & (half) ? LANES : 0))
 #define FOUR(l, half, flip) LANE(l, half, flip), LANE(l + 1, half, flip), LANE(l + 2, half, flip), LANE(l + 3, half, flip)
 #if LANES == 16
@@ -268,8 +268,8 @@ static inline __attribute__((always_inline)) void attend_row(
     float scores[MOST_QUERIES * stride];
     for (int s = 0; s < S; s++) {
         const float *columns = distance + (ptrdiff_t)s * (z->distances + GAP) + z->skipped + (S - 1 - s);
-        const float largest = score(d, z->keys, q + s * q_stride, memory, columns, allowed + (ptrdiff_t)s * stride, scores + s * stride);
-        weigh(scores + s * stride, z->keys, largest);
+        float *row = scores + s * stride;
+        weigh(row, z->keys, score(d, z->keys, q + s * q_stride, memory, columns, allowed + (ptrdiff_t)s * stride, row));
     }
     if (d % (4 * LANES) == 0) mix(S, 4, d, z->keys, scores, stride, memory, y, y_stride);
     else mix(S, 1, d, z->keys, scores, stride, memory, y, y_stride);
@@ -290,8 +290,8 @@ static void attend_usual(
 /* Attention of the last S of each row's T new tokens, for the heads from `first` on that are computed together. x are the
    inputs, all T; keys and values of the new tokens go into the memory; y receives what each head adds. */
 static void attend(
-    const Sizes *z, const Layer *layer, int first, int row, int rows, int S, const float *x, ptrdiff_t x_stride, float *scratch,
-    float *y, ptrdiff_t y_stride
+    const Sizes *z, const Layer *layer, int first, int row, int rows, int S, const float *x, ptrdiff_t x_stride,
+    float *scratch, float *y, ptrdiff_t y_stride
 ) {
     const int d = z->d, N = z->together * d, tokens = rows * z->T, start = z->keys - z->T, columns = z->distances + GAP;
     const ptrdiff_t wide = 3 * N + GAP, narrow = N + GAP, piece = (ptrdiff_t)z->room * 2 * d;

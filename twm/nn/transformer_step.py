@@ -50,43 +50,23 @@ class PackedTransformer:
         self._u, self._v = (bias.detach().flatten() * D**-0.5 for bias in (transformer.u, transformer.v))
         self._reach = positions[0].shape[-1]
         self._distances = -(-(self._reach + MOST_TOKENS) // width) * width
-        per_layer = [self._weights(layer, width) for layer in layers]
-        self._weights_in_order = torch.cat([weight.flatten() for weights in per_layer for weight in weights])
-        sizes = [weight.numel() for weights in per_layer for weight in weights]
-        panels = iter(self._weights_in_order.split(sizes))
+        panels = iter(_in_panels([weight for layer in layers for weight in self._in_order(layer)], width))
         self._tensors = [
             [
-                next(panels),
-                next(panels),
-                next(panels),
-                layer.expand.bias,
-                next(panels),
-                layer.contract.bias,
-                layer.norm_attention.weight,
-                layer.norm_attention.bias,
-                layer.norm_feedforward.weight,
-                layer.norm_feedforward.bias,
+                *(next(panels), next(panels), next(panels), layer.expand.bias, next(panels), layer.contract.bias),
+                *(layer.norm_attention.weight, layer.norm_attention.bias),
+                *(layer.norm_feedforward.weight, layer.norm_feedforward.bias),
                 # What is read after the last distance is never used.
-                torch.stack([_panels(F.pad(x, (0, self._distances - self._reach)).t(), width) for x in p]),
+                torch.stack(_in_panels([F.pad(x, (0, self._distances - self._reach)).t() for x in p], width)),
             ]
             for layer, p in zip(layers, positions, strict=True)
         ]
 
-    def _weights(self, layer: Layer, width: int) -> list[Tensor]:
-        """In panels and in the order of their use; queries, keys and values of the heads computed together."""
-        groups = [
-            torch.cat(parts)
-            for parts in zip(
-                *(
-                    x.chunk(self._heads // self._together)
-                    for x in (layer.query.weight, *layer.key_value.weight.chunk(2))
-                )
-            )
-        ]
-        return [
-            _panels(x, width)
-            for x in (torch.cat(groups), *(y.weight for y in (layer.output, layer.expand, layer.contract)))
-        ]
+    def _in_order(self, layer: Layer) -> list[Tensor]:
+        """Weights in the order of their use; first queries, keys and values of the heads computed together."""
+        three = (layer.query.weight, *layer.key_value.weight.chunk(2))
+        grouped = [x.unflatten(0, (self._heads // self._together, -1)) for x in three]
+        return [torch.stack(grouped, 1).flatten(0, 2), layer.output.weight, layer.expand.weight, layer.contract.weight]
 
     @classmethod
     def of(cls, transformer: TransformerXL, positions: list[Tensor]) -> PackedTransformer | None:
@@ -133,7 +113,7 @@ class PackedLinear:
     def __init__(self, library: ctypes.CDLL, layer: nn.Linear, *, silu: bool) -> None:
         self._library, self.silu = library, silu
         self._outputs, missing = layer.out_features, -layer.out_features % library.panel_width()
-        self._panels = _panels(F.pad(layer.weight.detach(), (0, 0, 0, missing)), library.panel_width())
+        (self._panels,) = _in_panels([F.pad(layer.weight.detach(), (0, 0, 0, missing))], library.panel_width())
         self._bias = F.pad(layer.bias.detach(), (0, missing))
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -145,9 +125,12 @@ class PackedLinear:
         return y[:, : self._outputs]
 
 
-def _panels(weight: Tensor, width: int) -> Tensor:
-    """(N, K) as (N / width, K, width)."""
-    return weight.detach().unflatten(0, (-1, width)).transpose(1, 2).contiguous()
+def _in_panels(weights: list[Tensor], width: int) -> list[Tensor]:
+    """Each (N, K) as (N / width, K, width), one after the other in memory."""
+    every = torch.empty(sum(weight.numel() for weight in weights)).split([weight.numel() for weight in weights])
+    for panels, weight in zip(every, weights, strict=True):
+        panels.view(-1, weight.shape[1], width).copy_(weight.detach().unflatten(0, (-1, width)).transpose(1, 2))
+    return list(every)
 
 
 def _pointer(x: Tensor) -> ctypes.c_void_p:

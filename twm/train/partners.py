@@ -16,7 +16,6 @@ import dataclasses
 import json
 import mmap
 import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
@@ -54,17 +53,6 @@ class SharedMemory:
     def __init__(self, file: int) -> None:
         self._map = mmap.mmap(file, 0)
         self._used = 0
-
-    @staticmethod
-    def allocate(size: int) -> int:
-        """An open file of ``size`` bytes in memory (where the system has such files), cleared."""
-        if hasattr(os, "memfd_create"):
-            file = os.memfd_create("twm")
-        else:
-            with tempfile.TemporaryFile() as named:
-                file = os.dup(named.fileno())
-        os.ftruncate(file, size)
-        return file
 
     def take(self, like: Tensor) -> Tensor:
         """The next tensor, of the type, shape and strides of ``like`` (which has no holes)."""
@@ -111,8 +99,8 @@ class Team:
         parameters = [p for module in modules for p in module.parameters()]
         batches = [empty_batch(config, spec, rows.stop - rows.start) for rows in self._rows[1:]]
         size = room(weights) + sum(room(batch) + room(parameters) for batch in batches)
-        file = SharedMemory.allocate(size)
-        try:
+        with child.shared_file() as file:
+            os.ftruncate(file, size)
             memory = SharedMemory(file)
             for x in weights:
                 x.data = memory.take(x).copy_(x.detach())
@@ -121,8 +109,6 @@ class Team:
                 shared = Batch(*(memory.take(x) for x in batch))
                 gradients = {p: memory.take(p.detach()) for p in parameters}
                 self._partners.append(Partner(_recipe(config, spec, i, count, file, threads), file, shared, gradients))
-        finally:
-            os.close(file)
 
     def own(self, rows: int) -> int:
         """The learner's share of ``rows``."""
