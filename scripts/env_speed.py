@@ -2,10 +2,12 @@
 
     python scripts/env_speed.py [--game Boxing Pong] [--rounds 12]
 
-Two pairs take turns, so that whatever else the machine does falls on all of them. On one core: a Gymnasium environment
-(AtariPreprocessing + FrameStackObservation) and one of ours. On all cores: one such Gymnasium environment on each, in a
-process of its own and waiting for no other, and a VectorEnv, whose environments wait for each other at every step.
-Ratios are medians over the rounds. Games of Boxing all last equally long, so that none waits for another to end.
+Both sides play the same games, with the same seeds and actions, each from its start until it ends or for so many
+steps: scenes of a game may differ tenfold in what they cost. Two pairs take turns, so that whatever else the machine
+does falls on all of them. On one core: a Gymnasium environment (AtariPreprocessing + FrameStackObservation) and one of
+ours. On all cores: one such Gymnasium environment on each, in a process of its own and waiting for no other, and a
+VectorEnv, whose environments wait for each other at every step. Resets are not timed. Ratios are medians over the
+rounds, and each round has games of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import multiprocessing
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
 import ale_py
@@ -30,30 +32,42 @@ from twm.envs.vector import VectorEnv
 ENVS_PER_CORE = 8
 
 
-def gymnasium_steps(game: str) -> Callable[[int], int]:
-    """A function that plays so many steps and says how many it played."""
+Play = Callable[[Sequence[int], int], float]
+"""Plays the games of these seeds for at most so many steps each, and returns steps per second."""
+
+
+def actions(seed: int, count: int, steps: int) -> list[int]:
+    return np.random.default_rng(seed).integers(count, size=steps).tolist()
+
+
+def gymnasium_play(game: str) -> Callable[[Sequence[int], int], tuple[int, float]]:
+    """One environment that plays game after game; returns steps and seconds."""
     gymnasium.register_envs(ale_py)
     env = gymnasium.make(f"ALE/{game}-v5", frameskip=1, repeat_action_probability=0.0, disable_env_checker=True)
     stacked = FrameStackObservation(AtariPreprocessing(env, screen_size=64), 4)
-    stacked.reset(seed=0)
-    actions: int = stacked.action_space.n  # type: ignore[attr-defined]
-    rng = np.random.default_rng(0)
+    count: int = stacked.action_space.n  # type: ignore[attr-defined]
 
-    def play(steps: int) -> int:
-        for a in rng.integers(actions, size=steps).tolist():
-            _, _, terminated, truncated, _ = stacked.step(a)
-            if terminated or truncated:
-                stacked.reset()
-        return steps
+    def play(seeds: Sequence[int], steps: int) -> tuple[int, float]:
+        played, seconds = 0, 0.0
+        for seed in seeds:
+            stacked.reset(seed=seed)
+            start = time.perf_counter()
+            for a in actions(seed, count, steps):
+                played += 1
+                _, _, terminated, truncated, _ = stacked.step(a)
+                if terminated or truncated:
+                    break
+            seconds += time.perf_counter() - start
+        return played, seconds
 
     return play
 
 
 def play_when_told(game: str, told: Connection) -> None:
     """In a process of its own: one Gymnasium environment."""
-    play = gymnasium_steps(game)
-    while steps := told.recv():
-        told.send(play(steps))
+    play = gymnasium_play(game)
+    while request := told.recv():
+        told.send(play(*request))
 
 
 class OneOnEachCore:
@@ -67,48 +81,60 @@ class OneOnEachCore:
         for process in self._processes:
             process.start()
 
-    def play(self, steps: int) -> int:
-        for end in self._ends:
-            end.send(steps // len(self._ends))
-        return sum(end.recv() for end in self._ends)
+    def play(self, seeds: Sequence[int], steps: int) -> float:
+        """The speeds of all cores, added up."""
+        for i, end in enumerate(self._ends):
+            end.send((seeds[i :: len(self._ends)], steps))
+        return sum(played / seconds for played, seconds in [end.recv() for end in self._ends])
 
     def close(self) -> None:
         for end, process in zip(self._ends, self._processes):
-            end.send(0)
+            end.send(None)
             process.join()
 
 
-def own_steps(game: str) -> Callable[[int], int]:
+def one_of_gymnasiums(game: str) -> Play:
+    play = gymnasium_play(game)
+
+    def speed(seeds: Sequence[int], steps: int) -> float:
+        played, seconds = play(seeds, steps)
+        return played / seconds
+
+    return speed
+
+
+def one_of_ours(game: str) -> Play:
     env = make_env(game, EnvConfig(), training=False)
-    env.reset(seed=0)
-    rng = np.random.default_rng(0)
 
-    def play(steps: int) -> int:
-        for a in rng.integers(env.spec.num_actions, size=steps).tolist():
-            if env.step(a).game_over:
-                env.reset()
-        return steps
+    def speed(seeds: Sequence[int], steps: int) -> float:
+        played, seconds = 0, 0.0
+        for seed in seeds:
+            env.reset(seed=seed)
+            start = time.perf_counter()
+            for a in actions(seed, env.spec.num_actions, steps):
+                played += 1
+                if env.step(a).game_over:
+                    break
+            seconds += time.perf_counter() - start
+        return played / seconds
 
-    return play
+    return speed
 
 
-def vector_steps(vector: VectorEnv) -> Callable[[int], int]:
-    """New games begin when all have ended, as in evaluation."""
-    rng = np.random.default_rng(0)
-    vector.reset(list(range(vector.count)))
-    active = np.ones(vector.count, np.bool_)
-
-    def play(steps: int) -> int:
-        played = 0
-        while played < steps:
+def all_of_ours(vector: VectorEnv) -> Play:
+    def speed(seeds: Sequence[int], steps: int) -> float:
+        vector.reset(seeds)
+        each = np.array([actions(seed, vector.spec.num_actions, steps) for seed in seeds])
+        active, played = np.ones(len(seeds), np.bool_), 0
+        start = time.perf_counter()
+        for t in range(steps):
             played += int(active.sum())
-            active[vector.step(rng.integers(vector.spec.num_actions, size=vector.count), active).game_over] = False
+            active[vector.step(each[:, t], active).game_over] = False
             if not active.any():
-                vector.reset(rng.integers(2**31, size=vector.count).tolist())
-                active[:] = True
-        return played
+                break
+        return played / (time.perf_counter() - start)
 
-    return play
+    return speed
 
 
 def report(speeds: dict[str, list[float]]) -> None:
@@ -121,22 +147,22 @@ def report(speeds: dict[str, list[float]]) -> None:
 
 def measure(game: str, rounds: int, steps: int) -> None:
     cores = len(os.sched_getaffinity(0))
-    envs = [make_env(game, EnvConfig(), training=False) for _ in range(ENVS_PER_CORE * cores)]
+    games = ENVS_PER_CORE * cores
+    envs = [make_env(game, EnvConfig(), training=False) for _ in range(games)]
     others = OneOnEachCore(game, cores)
     with VectorEnv(envs, cores=cores) as vector:
-        turns = {
-            "one of Gymnasium's": (gymnasium_steps(game), steps),
-            "one of ours": (own_steps(game), steps),
-            "Gymnasium on all cores": (others.play, steps * cores),
-            "ours on all cores": (vector_steps(vector), steps * cores),
+        turns: dict[str, tuple[Play, int]] = {
+            "one of Gymnasium's": (one_of_gymnasiums(game), 2),
+            "one of ours": (one_of_ours(game), 2),
+            "Gymnasium on all cores": (others.play, games),
+            "ours on all cores": (all_of_ours(vector), games),
         }
-        for play, count in turns.values():
-            play(count)  # the processes may still be loading
         speeds: dict[str, list[float]] = {name: [] for name in turns}
-        for _ in range(rounds):
+        for i in range(rounds + 1):
             for name, (play, count) in turns.items():
-                start = time.perf_counter()
-                speeds[name].append(play(count) / (time.perf_counter() - start))
+                speed = play(range(i * games, i * games + count), steps)
+                if i:  # in the first round the processes may still be loading
+                    speeds[name].append(speed)
     others.close()
     print(f"{game}, {cores} cores, median of {rounds} rounds")
     report(speeds)
@@ -146,7 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--game", default=["Boxing"], nargs="+")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=400, help="steps of a turn, per core")
+    parser.add_argument("--steps", type=int, default=300, help="of each game at most")
     options = parser.parse_args()
     for game in options.game:
         measure(game, options.rounds, options.steps)

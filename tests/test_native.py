@@ -18,6 +18,7 @@ SOURCE = "int answer(void) { return 42; }\n"
 def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A C file, and a cache of its own; tests of the real files elsewhere need a compiler as well."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TWM_NATIVE", raising=False)
     native._load.cache_clear()
     path = tmp_path / "answer.c"
     path.write_text(SOURCE)
@@ -46,6 +47,17 @@ def test_another_source_is_another_library(source: Path) -> None:
     assert library is not None
     assert library.answer() == 43
     assert len(built()) == 2
+
+
+def test_another_header_is_another_library(source: Path) -> None:
+    header = source.with_name("answer.h")
+    source.write_text('#include "answer.h"\nint answer(void) { return ANSWER; }\n')
+    for number in (42, 43):
+        header.write_text(f"#define ANSWER {number}\n")
+        native._load.cache_clear()
+        library = native.load(source)
+        assert library is not None
+        assert library.answer() == number
 
 
 def test_several_processes_may_build_at_once(source: Path) -> None:

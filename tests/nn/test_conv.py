@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from twm import native
 from twm.config import ConfigError
-from twm.nn import conv, conv_cpu
+from twm.nn import conv, conv_cpu, conv_passes
 from twm.nn.conv import Conv2d, ConvTranspose2d
 from twm.nn.conv_plan import WINOGRAD, Axis, Plan, choose
 
@@ -185,23 +185,29 @@ def test_strided_inputs_and_gradients(transposed: bool, dtype: torch.dtype) -> N
         torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-4 if dtype == torch.float32 else 1e-10)
 
 
-def test_passes_in_c_are_really_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In single precision, where there is a compiler; PyTorch's passes elsewhere give the same."""
-    torch.manual_seed(0)
+@pytest.mark.skipif(native.load(conv_passes.SOURCE) is None, reason="needs the C file")
+@pytest.mark.parametrize("lanes", [["-U__AVX2__", "-U__AVX512F__"], ["-U__AVX512F__"], ["-D__AVX512F__"]], ids=str)
+def test_passes_in_c(lanes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Used in single precision, with vectors of 4, 8 and 16 numbers, and equal to PyTorch's, which run without C."""
     layer, x = make_layer(False, 8, 8, 4, 2, activation=True, dtype=torch.float32), torch.randn(2, 9, 9, 8)
     force(monkeypatch, True)
+    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, *lanes))
+
+    def anew() -> list[Tensor]:
+        native._load.cache_clear()
+        conv_cpu._kept_workspace.cache_clear()
+        return gradients(layer, x, plain=False)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(conv_cpu, "run", lambda steps: 1 / 0)
+        fast = anew()
+    with monkeypatch.context() as patch:
+        patch.setenv("TWM_NATIVE", "0")
+        plain = anew()
+    native._load.cache_clear()
     conv_cpu._kept_workspace.cache_clear()
-    if native.compiler() is not None:
-        with monkeypatch.context() as patch:
-            patch.setattr(conv_cpu, "run", lambda steps: 1 / 0)
-            fast = gradients(layer, x, plain=False)
-    conv_cpu._kept_workspace.cache_clear()
-    monkeypatch.setenv("TWM_NATIVE", "0")
-    plain = gradients(layer, x, plain=False)
-    conv_cpu._kept_workspace.cache_clear()
-    if native.compiler() is not None:
-        for a, b in zip(fast, plain):
-            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+    for a, b in zip(fast, plain):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
