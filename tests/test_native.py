@@ -88,6 +88,19 @@ def test_no_place_to_keep_it(source: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert native.load(source) is None
 
 
+def test_no_home(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(
+        Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("Could not determine home directory."))
+    )
+    assert native.load(source) is None
+
+
+def test_others_may_read_it(source: Path) -> None:
+    native.load(source)
+    assert built()[0].stat().st_mode & 0o555 == 0o555
+
+
 def test_switched_off(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with native.plain_only():
         assert native.load(source) is None

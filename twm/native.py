@@ -52,7 +52,7 @@ def load(source: Path) -> ctypes.CDLL | None:
 def _load(source: Path) -> ctypes.CDLL | None:
     try:
         return ctypes.CDLL(str(_built(source)))
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.SubprocessError, RuntimeError):  # the last: there is no home for a cache
         return None
 
 
@@ -81,7 +81,9 @@ def _built(source: Path) -> Path:
         os.close(handle)
         try:
             command_line = [command, *FLAGS, str(source), "-o", temporary, "-lm"]
-            subprocess.run(command_line, check=True, capture_output=True, timeout=120)
+            # Standard input may be a pipe with requests in it.
+            subprocess.run(command_line, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=120)
+            os.chmod(temporary, 0o755)  # a cache may be shared
             os.replace(temporary, library)
         finally:
             with contextlib.suppress(FileNotFoundError):

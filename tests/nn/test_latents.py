@@ -185,3 +185,16 @@ def test_gradient_of_added_columns_in_c_and_in_plain(V: int, K: int, outputs: in
     with native.plain_only():
         layer(c).backward(g)
     torch.testing.assert_close(layer.weight.grad, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_gradient_of_added_columns_whatever_the_layout() -> None:
+    """Categories and weights that lie in memory in another order."""
+    torch.manual_seed(0)
+    layer, c = latents.OneHotLinear(3, 4, 32), torch.randint(4, (50, 3))
+    g = torch.randn(50, 32)
+    expected = (latents.one_hot(c, 4).t() @ g).t()
+    layer(c.t().contiguous().t()).backward(g)
+    torch.testing.assert_close(layer.weight.grad, expected, rtol=1e-5, atol=1e-5)
+    layer.weight = torch.nn.Parameter(layer.weight.detach().contiguous())
+    layer(c).backward(g)
+    torch.testing.assert_close(layer.weight.grad, expected, rtol=1e-5, atol=1e-5)

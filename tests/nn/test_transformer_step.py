@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -117,6 +119,33 @@ def test_none_for_what_it_was_not_made_for() -> None:
         assert of(make()) is None
 
 
+def test_a_strided_mask() -> None:
+    transformer = make()
+    masks = torch.ones(300, 1, 9, dtype=torch.bool)
+    with torch.no_grad():
+        for plain in (True, False):
+            memory = Memory(transformer, 300, reach=9, room=30)
+            memory.packed = None if plain else memory.packed
+            for i in range(5):
+                torch.manual_seed(i)
+                start = memory.extend(torch.zeros(300, 1, dtype=torch.long), torch.tensor([i]))
+                y = transformer(torch.randn(300, 1, 64), masks[..., : i + 1], memory=memory, start=start)
+            if plain:
+                expected = y
+    torch.testing.assert_close(y, expected, **CLOSE)
+
+
+@torch.no_grad()
+def test_memories_can_be_copied_and_outlive_a_switch() -> None:
+    """What is packed holds no pointers; a memory made without room for whole vectors stays with the plain layers."""
+    transformer = make()
+    assert copy.deepcopy(Memory(transformer, 2, reach=9, room=30)).packed is not None
+    with native.plain_only():
+        memory = Memory(transformer, 2, reach=9, room=21)
+    memory.project(transformer)
+    assert memory.packed is None
+
+
 def test_large_scores_and_not_a_number() -> None:
     """Scores of hundreds are what the softmax makes of them, and a diverged model is not mended in secret."""
     transformer = make()
@@ -163,6 +192,14 @@ def test_networks_equal_the_plain_ones(rows: int, options: dict[str, bool]) -> N
     assert network._packed is None
     with packed(network):
         assert network(x).requires_grad
+
+
+def test_networks_refuse_what_does_not_fit() -> None:
+    network = MLP(8, 16, 1, 2).eval()
+    with torch.no_grad(), packed(network):
+        with pytest.raises(ValueError, match="expected 8 numbers of float32 a row, but got 9"):
+            network(torch.zeros(2, 9))
+        torch.testing.assert_close(network(torch.ones(3, 2, 8))[1, 1], network(torch.ones(1, 8))[0], **CLOSE)
 
 
 def test_networks_on_categories() -> None:

@@ -100,8 +100,9 @@ class _AddedColumns(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, Tensor]:
-        (columns,) = ctx.saved_tensors
-        total = torch.zeros_like(ctx.like.t())  # (V·K, outputs), columns of the weight side by side
+        columns = ctx.saved_tensors[0].contiguous()
+        # (V·K, outputs), columns of the weight side by side
+        total = torch.zeros_like(ctx.like.t(), memory_format=torch.contiguous_format)
         (rows, V), outputs = columns.shape, gradient.shape[-1]
         if (c := _library()) is not None and gradient.dtype == torch.float32 and outputs % c.lanes() == 0:
             g, sizes = gradient.contiguous(), [ctypes.c_int64(size) for size in (rows, V, outputs)]

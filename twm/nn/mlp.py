@@ -56,8 +56,9 @@ class MLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch inputs"] | Int[Tensor, "*batch variables"]
     ) -> Float[Tensor, "*batch outputs"]:
-        if self._packed is not None and not torch.is_grad_enabled():
-            return self._packed(x)
+        packed = self._packed
+        if packed is not None and x.ndim == 2 and not torch.is_grad_enabled():
+            return packed(x)
         y: Tensor = self.output(self.hidden(x))
         return y.float() if y.dtype == torch.bfloat16 else y
 
@@ -89,11 +90,11 @@ def packed(*networks: MLP) -> Iterator[None]:
     """Inside, their weights do not change and their outputs without gradients come from C, where it can be had."""
     library = transformer_step.library()
     able = library is not None and not torch.is_autocast_enabled("cpu") and not torch.compiler.is_compiling()
-    for network in networks:
-        weight = network.output.weight
-        if able and library is not None and weight.device.type == "cpu" and weight.dtype == torch.float32:
-            network._packed = None if network.training else PackedMLP(network, library)
     try:
+        for network in networks:
+            weight = network.output.weight
+            if able and library is not None and weight.device.type == "cpu" and weight.dtype == torch.float32:
+                network._packed = None if network.training else PackedMLP(network, library)
         yield
     finally:
         for network in networks:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -41,7 +42,7 @@ class PackedTransformer:
     """The weights of a transformer as they are now, in the order in which the C file reads them."""
 
     def __init__(self, library: ctypes.CDLL, transformer: TransformerXL, positions: list[Tensor]) -> None:
-        self._library, width = library, library.panel_width()
+        width = library.panel_width()
         layers = transformer._layers()
         D, self._heads, self._F = transformer.width, transformer.heads, layers[0].expand.out_features
         d = D // self._heads
@@ -81,17 +82,18 @@ class PackedTransformer:
 
     def step(self, x: Tensor, allowed: Tensor, memory: Memory) -> Tensor:
         """(B, D): what the last of the new tokens x (B, T, D) becomes; their keys and values go into the memory."""
+        c = _required()
         B, T, D = x.shape
-        keys, room = allowed.shape[-1], memory.stored
-        used_up = torch.empty(B * T + self._library.spare_tokens(), D)
+        keys, room, allowed = allowed.shape[-1], memory.stored, allowed.contiguous()
+        used_up = x.new_empty(B * T + c.spare_tokens(), D)
         used_up[: B * T] = x.flatten(0, 1)
-        y = torch.empty(B, D)
+        y = x.new_empty(B, D)
         together = self._together * D // self._heads
-        scratch = torch.empty(self._library.scratch_size(B, T, D, self._F, keys, together, self._distances))
+        scratch = x.new_empty(c.scratch_size(B, T, D, self._F, keys, together, self._distances))
         pointers = [
             tensor.data_ptr() for tensors, kv in zip(self._tensors, memory.k, strict=True) for tensor in (*tensors, kv)
         ]
-        self._library.step(
+        c.step(
             (ctypes.c_void_p * len(pointers))(*pointers),
             len(self._tensors),
             *(B, T, D, self._heads, self._together, self._F, keys, room, self._distances, self._reach - keys),
@@ -99,7 +101,7 @@ class PackedTransformer:
             _pointer(self._u),
             _pointer(self._v),
             ctypes.c_float(self._eps),
-            _pointer(allowed.contiguous()),
+            _pointer(allowed),
             _pointer(used_up),
             _pointer(y),
             _pointer(scratch),
@@ -111,23 +113,35 @@ class PackedLinear:
     """A linear layer as its weights are now, with SiLU after it by option."""
 
     def __init__(self, library: ctypes.CDLL, layer: nn.Linear, *, silu: bool) -> None:
-        self._library, self.silu = library, silu
-        self._outputs, missing = layer.out_features, -layer.out_features % library.panel_width()
+        self.silu = silu
+        self._inputs, self._outputs = layer.in_features, layer.out_features
+        missing = -layer.out_features % library.panel_width()
         (self._panels,) = _in_panels([F.pad(layer.weight.detach(), (0, 0, 0, missing))], library.panel_width())
         self._bias = F.pad(layer.bias.detach(), (0, missing))
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
         rows, K = x.shape
-        x, y = x.contiguous(), torch.empty(rows, len(self._bias))
-        self._library.linear(
-            _pointer(x), rows, K, _pointer(self._panels), _pointer(self._bias), len(self._bias), self.silu, _pointer(y)
-        )
+        if self._inputs != K or x.dtype != torch.float32:
+            raise ValueError(f"expected {self._inputs} numbers of float32 a row, but got {K} of {x.dtype}")
+        x, N = x.contiguous(), len(self._bias)
+        y = x.new_empty(rows, N)
+        pointers = [_pointer(part) for part in (x, self._panels, self._bias, y)]
+        _required().linear(pointers[0], rows, K, *pointers[1:3], N, self.silu, pointers[3])
         return y[:, : self._outputs]
+
+
+def _required() -> ctypes.CDLL:
+    """Asked for at every call and kept nowhere, so that what is packed can be copied as other modules can."""
+    found = library()
+    if found is None:
+        raise RuntimeError("weights were packed for a C file that is switched off now")
+    return found
 
 
 def _in_panels(weights: list[Tensor], width: int) -> list[Tensor]:
     """Each (N, K) as (N / width, K, width), one after the other in memory."""
-    every = torch.empty(sum(weight.numel() for weight in weights)).split([weight.numel() for weight in weights])
+    sizes = [weight.numel() for weight in weights]
+    every = weights[0].new_empty(sum(sizes)).split(sizes)
     for panels, weight in zip(every, weights, strict=True):
         panels.view(-1, weight.shape[1], width).copy_(weight.detach().unflatten(0, (-1, width)).transpose(1, 2))
     return list(every)

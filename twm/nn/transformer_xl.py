@@ -71,7 +71,8 @@ class Memory:
     def project(self, transformer: TransformerXL) -> None:
         """The projected positions and the weights in the C file's order, which change with the weights only."""
         self.positions = transformer.positions(self.step.shape[0])
-        self.packed = transformer_step.PackedTransformer.of(transformer, self.positions)
+        fits = self.stored % transformer_step.panel_width() == 0  # not if C was switched off when the memory was made
+        self.packed = transformer_step.PackedTransformer.of(transformer, self.positions) if fits else None
 
     def extend(self, episode: Tensor, step: Tensor) -> int:
         """Make room for new tokens with these labels; returns where the first of them stands."""
@@ -203,4 +204,5 @@ class TransformerXL(nn.Module):
         """Whether transformer_step.c can do it: the last of a few new tokens, with nothing to learn from it."""
         learns = torch.is_grad_enabled() or (self.training and self._layers()[0].dropout.p > 0)
         recorded = torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling()
-        return spacing == x.shape[1] <= transformer_step.MOST_TOKENS and not learns and not recorded
+        few = spacing == x.shape[1] <= transformer_step.MOST_TOKENS
+        return few and not learns and not recorded and transformer_step.library() is not None
