@@ -1,13 +1,13 @@
 """Steps per second of the evaluation environments beside Gymnasium's, in one run.
 
-    python scripts/env_speed.py [--game Boxing Pong] [--rounds 12]
+    python scripts/env_speed.py [--game Boxing Pong] [--rounds 30]
 
 Both sides play the same games, with the same seeds and actions, each from its start until it ends or for so many
 steps: scenes of a game may differ tenfold in what they cost. Two pairs take turns, so that whatever else the machine
-does falls on all of them. On one core: a Gymnasium environment (AtariPreprocessing + FrameStackObservation) and one of
-ours. On all cores: one such Gymnasium environment on each, in a process of its own and waiting for no other, and a
-VectorEnv, whose environments wait for each other at every step. Resets are not timed. Ratios are medians over the
-rounds, and each round has games of its own.
+does falls on all of them; turns are short, because a virtual machine may be half as fast for seconds. On one core: a
+Gymnasium environment (AtariPreprocessing + FrameStackObservation) and one of ours. On all cores: one such Gymnasium
+environment on each, in a process of its own and waiting for no other, and a VectorEnv, whose environments wait for each
+other at every step. Resets are not timed. Ratios are medians over the rounds, and each round has games of its own.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ def measure(game: str, rounds: int, steps: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--game", default=["Boxing"], nargs="+")
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=300, help="of each game at most")
+    parser.add_argument("--rounds", type=int, default=30, help="turns of each")
+    parser.add_argument("--steps", type=int, default=60, help="of each game at most")
     options = parser.parse_args()
     for game in options.game:
         measure(game, options.rounds, options.steps)
