@@ -1,5 +1,5 @@
-"""SiLU, x · σ(x), on CPUs by the C file beside this one: about an eighth faster than PyTorch's while arrays fit into the
-caches, and no faster where memory is the limit (docs/performance.md)."""
+"""SiLU, x · σ(x), on CPUs by the C file beside this one: about an eighth faster than PyTorch's while arrays fit into
+the caches, and no faster where memory is the limit (docs/performance.md)."""
 
 from __future__ import annotations
 
