@@ -34,9 +34,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def unchecked_shapes() -> Iterator[None]:
-    """Shape checks off, for what traces Python itself (torch.compile)."""
+    """Shape checks off, for what traces Python itself (torch.compile, torch.export)."""
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)

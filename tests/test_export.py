@@ -7,10 +7,8 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -28,12 +26,7 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="the extra twm[export] i
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _unchecked_shapes() -> Iterator[None]:
-    """torch.export traces Python itself, shape checks included."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
+pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
 
 @pytest.fixture(scope="module")

@@ -79,8 +79,32 @@ def test_what_cannot_be_built_is_done_without(source: Path, text: str) -> None:
 def test_no_compiler(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
-    assert native.compiler() is None
+    assert native.compiler() == []
     assert native.load(source) is None
+
+
+def test_named_compiler_with_options(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source.write_text("int answer(void) { return ANSWER; }\n")
+    monkeypatch.setenv("CC", "cc -DANSWER=43")
+    library = native.load(source)
+    assert library is not None
+    assert library.answer() == 43
+
+
+@pytest.mark.parametrize("named", ["no-such-compiler", "cc '"])
+def test_no_such_compiler(source: Path, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", named)
+    assert native.compiler() == []
+    assert native.load(source) is None
+
+
+@pytest.mark.parametrize("path", native.SOURCES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("lanes", [4, 8, 16])
+def test_no_warnings(path: Path, lanes: int, tmp_path: Path) -> None:
+    """On processors with vectors of 4, 8 and 16 numbers."""
+    width = ["-U__AVX512F__", "-U__AVX2__", *{4: [], 8: ["-D__AVX2__"], 16: ["-D__AVX512F__"]}[lanes]]
+    strict = [*native.compiler(), *native.FLAGS, "-Wextra", "-Werror", *width]
+    subprocess.run([*strict, str(path), "-o", str(tmp_path / "x.so")], check=True)
 
 
 def test_no_place_to_keep_it(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:

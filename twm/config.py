@@ -354,6 +354,7 @@ def _tiny() -> Config:
             latent_units=128,
             reward_units=64,
             discount_units=64,
+            reward_input="next",  # a catch is seen in the picture after it, and then much alike in all columns
             encoder_gradient=1.0,
             observation_lr=1e-3,
             dynamics_lr=1e-3,
@@ -371,7 +372,7 @@ def _tiny() -> Config:
         ),
         train=TrainConfig(
             interactions=4_000,
-            prefill=1_000,
+            prefill=2_000,  # enough for random play to have caught a ball in every column
             samples=4e6,
             pretrain_samples=1e6,
             eval_every=1_000,

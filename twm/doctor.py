@@ -134,8 +134,8 @@ def _checkout() -> Path | None:
 
 def _native() -> dict[str, Any]:
     """Which of the package's C files run, and the compiler that builds them."""
-    sources = sorted(Path(__file__).parent.rglob("*.c"))
-    return {"compiler": native.compiler(), "loaded": [s.stem for s in sources if native.load(s)], "files": len(sources)}
+    compiler = " ".join(native.compiler()) or None
+    return {"compiler": compiler, "loaded": native.loaded(), "files": len(native.SOURCES)}
 
 
 def _compiler() -> str | None:

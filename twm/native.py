@@ -15,6 +15,7 @@ import functools
 import hashlib
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -23,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-Wall", "-Werror=implicit-function-declaration")
-
+SOURCES = tuple(sorted(Path(__file__).parent.rglob("*.c")))  # of the whole package
 
 _plain_only = False
 
@@ -56,10 +57,21 @@ def _load(source: Path) -> ctypes.CDLL | None:
         return None
 
 
-def compiler() -> str | None:
-    """The C compiler; ``CC`` names another one."""
-    named = os.environ.get("CC")
-    return next(filter(None, map(shutil.which, [named] if named else ["cc", "gcc", "clang"])), None)
+def loaded() -> list[str]:
+    """The names of the package's C files that run here."""
+    return [source.stem for source in SOURCES if load(source)]
+
+
+def compiler() -> list[str]:
+    """The C compiler's command, none if there is none; ``CC`` names another one, with options if it has any."""
+    try:
+        named = shlex.split(os.environ.get("CC", ""))
+    except ValueError:  # an open quotation mark: no command either
+        return []
+    for program, *options in [named] if named else [["cc"], ["gcc"], ["clang"]]:
+        if found := shutil.which(program):
+            return [found, *options]
+    return []
 
 
 def cache() -> Path:
@@ -68,11 +80,11 @@ def cache() -> Path:
 
 
 def _built(source: Path) -> Path:
-    command = compiler()
-    if command is None:
+    if not (program := compiler()):
         raise OSError("there is no C compiler")
+    command = [*program, *FLAGS]
     text = b"\0".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
-    name = hashlib.sha256(b"\0".join([text, " ".join((command, *FLAGS)).encode(), _processor().encode()])).hexdigest()
+    name = hashlib.sha256(b"\0".join([text, " ".join(command).encode(), _processor().encode()])).hexdigest()
     library = cache() / f"{source.stem}-{name[:16]}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)
@@ -80,9 +92,17 @@ def _built(source: Path) -> Path:
         handle, temporary = tempfile.mkstemp(dir=library.parent, suffix=".so")
         os.close(handle)
         try:
-            command_line = [command, *FLAGS, str(source), "-o", temporary, "-lm"]
-            # Standard input may be a pipe with requests in it.
-            subprocess.run(command_line, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=120)
+            build = [*command, str(source), "-o", temporary, "-lm"]
+            # Standard input may be a pipe with requests in it. A signal to the group is not meant for the compiler: the
+            # process would go on without the file, and after a resume with it.
+            subprocess.run(
+                build,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                capture_output=True,
+                check=True,
+                timeout=120,
+            )
             os.chmod(temporary, 0o755)  # a cache may be shared
             os.replace(temporary, library)
         finally:

@@ -18,7 +18,6 @@ import numpy.typing as npt
 if TYPE_CHECKING:  # environments and their worker processes use this file too, and need no torch
     from torch import Tensor
 
-Array = npt.NDArray[np.generic]
 FrameArray = npt.NDArray[np.generic]
 
 

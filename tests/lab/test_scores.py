@@ -100,4 +100,3 @@ def test_errors_name_the_choices() -> None:
         scores.published_at(20_000)
     with pytest.raises(ConfigError, match="'weather'"):
         scores.source("weather")
-    assert not scores.is_benchmark_game("Catch")

@@ -195,6 +195,7 @@ def test_gradient_of_added_columns_whatever_the_layout() -> None:
     expected = (latents.one_hot(c, 4).t() @ g).t()
     layer(c.t().contiguous().t()).backward(g)
     torch.testing.assert_close(layer.weight.grad, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(layer(c.view(5, 10, 3).transpose(0, 1)).transpose(0, 1).flatten(0, 1), layer(c))
     layer.weight = torch.nn.Parameter(layer.weight.detach().contiguous())
     layer(c).backward(g)
     torch.testing.assert_close(layer.weight.grad, expected, rtol=1e-5, atol=1e-5)

@@ -68,14 +68,14 @@ def test_other_sizes(width: int, heads: int, feedforward: int) -> None:
     torch.testing.assert_close(steps(transformer, 37, [2, 3, 3, 3], 51, plain=False), expected, **CLOSE)
 
 
-@pytest.mark.parametrize("processor", ["-U__AVX2__", "-D__AVX512F__"], ids=["4 lanes", "16 lanes"])
-def test_other_processors(processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Vectors of 4 and of 16 numbers, whatever this machine has: the compiler makes them of what there is."""
-    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-U__AVX512F__", processor))
+@pytest.mark.parametrize(("lanes", "processor"), [(4, []), (8, ["-D__AVX2__"]), (16, ["-D__AVX512F__"])])
+def test_other_processors(lanes: int, processor: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vectors of 4, 8 and 16 numbers, whatever this machine has: the compiler makes them of what there is."""
+    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-U__AVX512F__", "-U__AVX2__", *processor))
     native._load.cache_clear()
     library = transformer_step.library()
     assert library is not None
-    assert library.lanes() == (4 if processor == "-U__AVX2__" else 16)
+    assert library.lanes() == lanes
     transformer = make()
     expected = steps(transformer, 37, [2, 3, 3, 3], 51, plain=True)
     actual = steps(transformer, 37, [2, 3, 3, 3], 51, plain=False)
@@ -144,6 +144,10 @@ def test_memories_can_be_copied_and_outlive_a_switch() -> None:
         memory = Memory(transformer, 2, reach=9, room=21)
     memory.project(transformer)
     assert memory.packed is None
+
+
+def test_weights_are_not_packed_for_those_who_watch_attention() -> None:
+    assert Memory(make(), 2, reach=9, room=30, in_c=False).packed is None
 
 
 def test_large_scores_and_not_a_number() -> None:

@@ -86,11 +86,6 @@ GAMES: tuple[str, ...] = tuple(_table("results.csv")["Random"])
 """The 26 games of the benchmark, in the paper's (alphabetical) order."""
 
 
-def is_benchmark_game(env: str) -> bool:
-    """Whether ``env`` is one of the 26 games, for which random and human scores are known."""
-    return env in GAMES
-
-
 def published(method: str) -> dict[str, float]:
     """Mean score of each game as the paper's result table prints it; ``method`` from METHODS or REFERENCES."""
     table = _table("results.csv")

@@ -18,7 +18,6 @@ from twm import native
 from twm.config import ConfigError
 from twm.nn.conv_cpu import Convolution, forward
 from twm.nn.conv_plan import choose
-from twm.nn.silu import silu
 
 SMALL = 4 * 48  # channels in times channels out
 
@@ -82,7 +81,7 @@ class _Convolution(nn.Module):
         """The same by PyTorch's functions: what CUDA runs, and what the fast path is tested against."""
         function = F.conv_transpose2d if self.transposed else F.conv2d
         y = function(x.permute(0, 3, 1, 2), self.weight, self.bias, self.stride, self.padding).permute(0, 2, 3, 1)
-        return silu(y) if self.activation else y
+        return F.silu(y) if self.activation else y
 
     def output_size(self, size: int) -> int:
         """Positions along a dimension of the output, from those of the input."""

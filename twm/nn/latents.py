@@ -84,7 +84,7 @@ class OneHotLinear(nn.Linear):
             return F.linear(z, self.weight, self.bias)
         if z.device.type != "cpu" or torch.is_autocast_enabled("cpu") or torch.compiler.is_compiling():
             return F.linear(one_hot(z, self.K, self.weight.dtype), self.weight, self.bias)
-        columns = (z + self.first).view(-1, len(self.first))  # (rows, V)
+        columns = (z + self.first).reshape(-1, len(self.first))  # (rows, V)
         y: Tensor = _AddedColumns.apply(columns, self.weight) + self.bias  # type: ignore[no-untyped-call]
         return y.view(*z.shape[:-1], self.out_features)
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from twm.nn import transformer_step
 from twm.nn.dropout import Dropout
 from twm.nn.latents import OneHotLinear
-from twm.nn.silu import SiLU
 
 
 class MLP(nn.Module):
@@ -38,14 +37,14 @@ class MLP(nn.Module):
         categories: int = 0,
     ) -> None:
         super().__init__()
-        parts: list[nn.Module] = [SiLU()] if activate_input else []
+        parts: list[nn.Module] = [nn.SiLU()] if activate_input else []
         width = inputs
         for i in range(layers):
             one_hot = categories and i == 0
             parts.append(OneHotLinear(inputs // categories, categories, units) if one_hot else nn.Linear(width, units))
             if norm:
                 parts.append(nn.LayerNorm(units))
-            parts.append(SiLU())
+            parts.append(nn.SiLU())
             if dropout:
                 parts.append(Dropout(dropout))
             width = units
@@ -56,9 +55,8 @@ class MLP(nn.Module):
     def forward(
         self, x: Float[Tensor, "*batch inputs"] | Int[Tensor, "*batch variables"]
     ) -> Float[Tensor, "*batch outputs"]:
-        packed = self._packed
-        if packed is not None and x.ndim == 2 and not torch.is_grad_enabled():
-            return packed(x)
+        if self._packed is not None and x.ndim == 2 and not torch.is_grad_enabled():
+            return self._packed(x)
         y: Tensor = self.output(self.hidden(x))
         return y.float() if y.dtype == torch.bfloat16 else y
 
@@ -72,7 +70,7 @@ class PackedMLP:
         while modules:
             module = modules.pop(0)
             if type(module) is nn.Linear:
-                activated = bool(modules) and isinstance(modules[0], SiLU)
+                activated = bool(modules) and isinstance(modules[0], nn.SiLU)
                 if activated:
                     modules.pop(0)
                 self._parts.append(transformer_step.PackedLinear(library, module, silu=activated))

@@ -22,7 +22,6 @@ from torch.nn import functional as F
 
 from twm.nn import transformer_step
 from twm.nn.dropout import Dropout
-from twm.nn.silu import silu
 
 
 def sinusoids(length: int, width: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "length width"]:
@@ -54,8 +53,9 @@ class Memory:
     Room is set aside once; when it is full, the tokens still within reach move to the front.
     """
 
-    def __init__(self, transformer: TransformerXL, rows: int, reach: int, room: int) -> None:
-        """``reach``: how many tokens back a new one may look. ``room``: tokens to hold before moving."""
+    def __init__(self, transformer: TransformerXL, rows: int, reach: int, room: int, *, in_c: bool = True) -> None:
+        """``reach``: how many tokens back a new one may look. ``room``: tokens to hold before moving. Without ``in_c``
+        the layers below take every step: they can tell their attention weights."""
         weight, d = transformer.u, transformer.width // transformer.heads
         # A key lies beside its value, and there is room for whole vectors of them: so the C file reads them.
         self.stored = -(-room // transformer_step.panel_width()) * transformer_step.panel_width()
@@ -66,12 +66,14 @@ class Memory:
         self.step = torch.zeros(room, dtype=torch.long, device=weight.device)
         self.length = 0
         self.reach = reach
+        self._in_c = in_c
         self.project(transformer)
 
     def project(self, transformer: TransformerXL) -> None:
         """The projected positions and the weights in the C file's order, which change with the weights only."""
         self.positions = transformer.positions(self.step.shape[0])
-        fits = self.stored % transformer_step.panel_width() == 0  # not if C was switched off when the memory was made
+        # Whole vectors do not fit if C was switched off when the memory was made.
+        fits = self._in_c and self.stored % transformer_step.panel_width() == 0
         self.packed = transformer_step.PackedTransformer.of(transformer, self.positions) if fits else None
 
     def extend(self, episode: Tensor, step: Tensor) -> int:
@@ -144,7 +146,7 @@ class Layer(nn.Module):
         x = x + self.dropout(self.output(mixed))
         x = x if self.pre_norm else self.norm_attention(x)
         hidden = self.expand(self.norm_feedforward(x) if self.pre_norm else x)
-        hidden = silu(hidden)
+        hidden = F.silu(hidden, inplace=not hidden.requires_grad)
         x = x + self.dropout(self.contract(hidden))
         return x if self.pre_norm else self.norm_feedforward(x)
 

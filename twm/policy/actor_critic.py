@@ -47,7 +47,6 @@ class ActorCritic(nn.Module):
         super().__init__()
         world_model, c = config.world_model, config.policy
         self.config = c
-        self.num_actions = num_actions
         self.K = world_model.latent_categories
         inputs = world_model.latent_variables * self.K
         if c.input == "zh":

@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 import twm
+from twm import native
 from twm.config import ConfigError
+from twm.train import checkpoint
 from twm.train.files import RunError, plain, read_json, reporting, write_json
 
 __all__ = ["Prepared", "RunDir", "RunError", "RunInUse", "machine", "write_json"]
@@ -81,13 +83,15 @@ class RunDir:
             resumed = run.config_path.exists()
             changes = run._compare(config, may_change) if resumed else {}
             if any(before is not None for before, _ in changes.values()):
+                run._require_checkpoint()
                 run.eval_path.unlink(missing_ok=True)  # of the run as it was: until its new end it has none
             if changes or not resumed:
                 write_json(run.config_path, config)  # from here on the directory is a run
             with reporting(f"cannot create the run directory {path}"):
                 run.checkpoints.mkdir(exist_ok=True)
                 run.replay.mkdir(exist_ok=True)
-            run._record_machine()
+            if not run.eval_path.exists():  # a finished run stays where and by which code it was made
+                run._record_machine()
         except BaseException:
             run.release()
             raise
@@ -175,6 +179,19 @@ class RunDir:
             )
         return differing
 
+    def _require_checkpoint(self) -> None:
+        """A finished run goes on from its last checkpoint; a copy of one, made to be kept, may have nothing to train
+        from, and must not lose the score it has."""
+        if not self.eval_path.exists():
+            return
+        problem = "it has no checkpoint"
+        try:
+            if self.checkpoints.is_dir() and checkpoint.load_latest(self.checkpoints, prefix="optimisers/"):
+                return
+        except checkpoint.CheckpointError as error:
+            problem = str(error)
+        raise ConfigError(f"{self.path} is finished and cannot go on: {problem}; start a new run with another --out")
+
     def _record_machine(self) -> None:
         """Where and with which code the run goes on; what it was before, if different, stays under "earlier"."""
         now: dict[str, Any] = plain(machine())
@@ -232,6 +249,7 @@ def machine() -> dict[str, Any]:
         "usable_cores": usable,
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "native": native.loaded(),
     }
 
 

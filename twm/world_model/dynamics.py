@@ -20,7 +20,6 @@ from torch.nn import functional as F
 from twm.config import WorldModelConfig
 from twm.nn import latents
 from twm.nn.mlp import MLP
-from twm.nn.silu import silu
 from twm.nn.transformer_xl import Memory, TransformerXL
 from twm.nn.two_hot import TwoHot, symlog
 from twm.types import Prediction
@@ -83,7 +82,7 @@ class DynamicsModel(nn.Module):
             # Two-hot rewards may be large, and a linear layer is not made for thousands.
             e_r = self.embed_r((r if self.two_hot is None else symlog(r)).unsqueeze(-1))
         if self.config.embedding == "silu":
-            e_z, e_r = silu(e_z), None if e_r is None else silu(e_r)
+            e_z, e_r = F.silu(e_z), None if e_r is None else F.silu(e_r)
         return e_z, self.embed_a(a), e_r
 
     # ----------------------------------------------------------------------------------------------
@@ -138,7 +137,7 @@ class DynamicsModel(nn.Module):
         """An empty history for ``rows`` sequences; ``steps`` to come, if known, sets the room aside."""
         reach = (self.config.sequence_length + 2) * self.tokens_per_step
         room = 2 * reach if steps is None else min(2 * reach, (steps + 1) * self.tokens_per_step)
-        memory = Memory(self.transformer, rows, reach, room) if self.config.memory else None
+        memory = Memory(self.transformer, rows, reach, room, in_c=not attention) if self.config.memory else None
         device = self.embed_z.weight.device
         zero = torch.zeros(rows, dtype=torch.long, device=device)
         return History(memory, zero, zero, attention=[] if attention else None)

@@ -21,7 +21,6 @@ from twm.config import ConfigError, WorldModelConfig
 from twm.nn import latents
 from twm.nn.conv import Conv2d, ConvTranspose2d
 from twm.nn.mlp import MLP
-from twm.nn.silu import SiLU, silu
 from twm.nn.two_hot import symexp, symlog
 
 PATCH = 4  # pixels along a side
@@ -155,7 +154,7 @@ class ConvDecoder(nn.Module):
         self.convolutions = nn.Sequential(*layers)
 
     def forward(self, z: Tensor) -> Tensor:
-        o_hat: Tensor = self.convolutions(silu(self.input(z))[:, None, None, :])
+        o_hat: Tensor = self.convolutions(F.silu(self.input(z))[:, None, None, :])
         return o_hat
 
 
@@ -176,7 +175,7 @@ class PatchEncoder(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         # W (2x - 1) + b, without a pass over the pixels.
         weight, bias = self.patches.weight, self.patches.bias
-        features = silu(F.linear(x, 2 * weight, bias - weight.sum(1)))
+        features = F.silu(F.linear(x, 2 * weight, bias - weight.sum(1)))
         logits: Tensor = self.head(self.convolutions(features).flatten(1))
         return logits
 
@@ -216,17 +215,17 @@ class PatchDecoder(nn.Module):
         nn.init.constant_(self.patches.bias, 0.5)
 
     def forward(self, z: Tensor) -> Tensor:
-        x = silu(self.input(z)).unflatten(-1, (4, 4, -1))
+        x = F.silu(self.input(z)).unflatten(-1, (4, 4, -1))
         o_hat: Tensor = self.patches(self.convolutions(x))
         return o_hat
 
 
 def _halve(inputs: int, outputs: int) -> nn.Module:
-    return nn.Sequential(Conv2d(inputs, outputs, 4, 2, padding=1), nn.LayerNorm(outputs), SiLU())
+    return nn.Sequential(Conv2d(inputs, outputs, 4, 2, padding=1), nn.LayerNorm(outputs), nn.SiLU())
 
 
 def _double(inputs: int, outputs: int) -> nn.Module:
-    return nn.Sequential(ConvTranspose2d(inputs, outputs, 4, 2, padding=1), nn.LayerNorm(outputs), SiLU())
+    return nn.Sequential(ConvTranspose2d(inputs, outputs, 4, 2, padding=1), nn.LayerNorm(outputs), nn.SiLU())
 
 
 def _square(shape: tuple[int, ...]) -> int:
