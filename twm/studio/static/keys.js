@@ -11,7 +11,9 @@ const SYMBOLS = { up: "↑", down: "↓", left: "←", right: "→", fire: "spac
 
 /** Elements that need these keys for themselves. */
 function taken(target, code) {
-  if (target.closest("dialog, select, textarea, input[type=number], input[type=search], input[readonly]")) return true;
+  const dialog = target.closest("dialog");
+  if (dialog) return dialog.open; // closed just now: it has the focus until the browser draws, but needs no keys
+  if (target.closest("select, textarea, input[type=number], input[type=search], input[readonly]")) return true;
   const arrows = code.startsWith("Arrow");
   if (target.matches("input[type=range], input[type=radio]")) return arrows || code === "Space";
   return code === "Space" && Boolean(target.closest("button, a, input"));

@@ -64,20 +64,29 @@ export class Training {
 
   #swatch = (run) => colour(`series-${(run % 6) + 1}`);
 
+  /** The boxes stay the same ones: a click that a look at the runs falls into must not lose its box. */
   #listRuns() {
-    const items = this.#runs.map((run, i) => {
-      const box = el("input", { type: "checkbox", checked: this.#shown.has(i) });
+    const names = JSON.stringify(this.#runs.map(({ name }) => name));
+    if ($("runs").dataset.shown !== names) $("runs").replaceChildren(...this.#runItems());
+    $("runs").dataset.shown = names;
+    this.#runs.forEach((run, i) => {
+      const item = $("runs").children[i];
+      item.querySelector("input").checked = this.#shown.has(i);
+      item.querySelector(".swatch").style.background = this.#swatch(i);
+      item.querySelector("small").textContent = run.finished ? "finished" : `${short(run.interactions)} / ${short(run.target)}`;
+    });
+  }
+
+  #runItems() {
+    return this.#runs.map(({ name }, i) => {
+      const box = el("input", { type: "checkbox" });
       box.addEventListener("change", () => {
         if (box.checked) this.#shown.add(i);
         else this.#shown.delete(i);
         this.refresh();
       });
-      const swatch = el("span", { className: "swatch" });
-      swatch.style.background = this.#swatch(i);
-      const state = run.finished ? "finished" : `${short(run.interactions)} / ${short(run.target)}`;
-      return el("li", {}, el("label", {}, box, swatch, run.name, el("small", {}, state)));
+      return el("li", {}, el("label", {}, box, el("span", { className: "swatch" }), name, el("small")));
     });
-    replaceKeepingFocus($("runs"), items);
   }
 
   async #loadCurves() {
@@ -247,11 +256,4 @@ function smooth(points, weight) {
     norm = norm * weight + (1 - weight);
     return [x, sum / norm];
   });
-}
-
-/** New children, with the focus where it was. */
-function replaceKeepingFocus(list, items) {
-  const focused = [...list.querySelectorAll("input")].indexOf(document.activeElement);
-  list.replaceChildren(...items);
-  if (focused >= 0) list.querySelectorAll("input")[focused]?.focus();
 }
