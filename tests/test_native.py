@@ -99,10 +99,11 @@ def test_no_such_compiler(source: Path, named: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("path", native.SOURCES, ids=lambda path: path.stem)
-@pytest.mark.parametrize("lanes", [4, 8, 16])
-def test_no_warnings(path: Path, lanes: int, tmp_path: Path) -> None:
-    """On processors with vectors of 4, 8 and 16 numbers."""
-    width = ["-U__AVX512F__", "-U__AVX2__", *{4: [], 8: ["-D__AVX2__"], 16: ["-D__AVX512F__"]}[lanes]]
+@pytest.mark.parametrize("lanes", [4, 8, 16, "tiles"])
+def test_no_warnings(path: Path, lanes: int | str, tmp_path: Path) -> None:
+    """On processors with vectors of 4, 8 and 16 numbers, and on this one with tiles if it has any."""
+    processor = {4: [], 8: ["-D__AVX2__"], 16: ["-D__AVX512F__"], "tiles": ["-DTILES"]}[lanes]
+    width = ["-U__AVX512F__", "-U__AVX2__", *processor] if isinstance(lanes, int) else processor
     strict = [*native.compiler(), *native.FLAGS, "-Wextra", "-Werror", *width]
     subprocess.run([*strict, str(path), "-o", str(tmp_path / "x.so")], check=True)
 
@@ -131,3 +132,13 @@ def test_switched_off(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert native.load(source) is not None
     monkeypatch.setenv("TWM_NATIVE", "0")
     assert native.load(source) is None
+
+
+def test_tiles_only_where_the_system_grants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    native.tiles.cache_clear()
+    granted = native.tiles()
+    assert not granted or "amx_bf16" in Path("/proc/cpuinfo").read_text()
+    native.tiles.cache_clear()
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    assert not native.tiles()
+    native.tiles.cache_clear()

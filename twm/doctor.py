@@ -17,6 +17,7 @@ from typing import Any
 
 from twm import native
 from twm.lab.scores import GAMES
+from twm.nn import products
 from twm.train.rundir import machine
 
 EXTRAS: Mapping[str, str] = {
@@ -135,7 +136,8 @@ def _checkout() -> Path | None:
 def _native() -> dict[str, Any]:
     """Which of the package's C files run, and the compiler that builds them."""
     compiler = " ".join(native.compiler()) or None
-    return {"compiler": compiler, "loaded": native.loaded(), "files": len(native.SOURCES)}
+    tiles = products.library() is not None
+    return {"compiler": compiler, "loaded": native.loaded(), "files": len(native.SOURCES), "tiles": tiles}
 
 
 def _compiler() -> str | None:
@@ -182,7 +184,8 @@ def _device_text(device: Mapping[str, Any]) -> str:
 
 def _native_text(native: Mapping[str, Any]) -> str:
     if len(native["loaded"]) == native["files"]:
-        return f"{', '.join(native['loaded'])} (C, built by {native['compiler']})"
+        tiles = "with" if native["tiles"] else "without"
+        return f"{', '.join(native['loaded'])} (C, built by {native['compiler']}, {tiles} tile registers)"
     reason = "switched off (TWM_NATIVE=0)" if os.environ.get("TWM_NATIVE") == "0" else "not built"
     if native["compiler"] is None:
         reason = "no C compiler (Debian: apt-get install gcc)"

@@ -62,6 +62,15 @@ def loaded() -> list[str]:
     return [source.stem for source in SOURCES if load(source)]
 
 
+@functools.cache
+def tiles() -> bool:
+    """Whether this process may use the processor's tile registers (AMX): Linux wants to be asked first."""
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    arch_prctl, permission, tile_data = 158, 0x1023, 18
+    return ctypes.CDLL(None).syscall(arch_prctl, permission, tile_data) == 0
+
+
 def compiler() -> list[str]:
     """The C compiler's command, none if there is none; ``CC`` names another one, with options if it has any."""
     try:
@@ -82,7 +91,7 @@ def cache() -> Path:
 def _built(source: Path) -> Path:
     if not (program := compiler()):
         raise OSError("there is no C compiler")
-    command = [*program, *FLAGS]
+    command = [*program, *FLAGS, *(["-DTILES"] if tiles() else [])]
     text = b"\0".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
     name = hashlib.sha256(b"\0".join([text, " ".join(command).encode(), _processor().encode()])).hexdigest()
     library = cache() / f"{source.stem}-{name[:16]}.so"

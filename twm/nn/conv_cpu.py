@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from twm.nn import products
 from twm.nn.conv_passes import Passes
 from twm.nn.conv_plan import Plan, Step, run
 from twm.nn.workers import alone, over_chunks
@@ -65,7 +66,7 @@ class Workspace:
 
     def synthesise(self, points: Tensor, weight: Tensor) -> Tensor:
         """Vᵀ[points · weight]: wide images, valid until the next call of :meth:`synthesise` or :meth:`analyse`."""
-        torch.bmm(points, weight, out=self._wide_points)
+        products.bmm(points, weight, self._wide_points)
         if self.passes is not None:
             self.passes.synthesise(self._wide_points, self._wide_output)
         else:
@@ -74,7 +75,7 @@ class Workspace:
 
     def collect(self, points: Tensor, weight: Tensor) -> Tensor:
         """Uᵀ[points · weightᵀ]: narrow images, valid until the next call of :meth:`collect` or :meth:`spread`."""
-        torch.bmm(points, weight.transpose(1, 2), out=self._narrow_points)
+        products.bmm(points, weight.transpose(1, 2), self._narrow_points)
         if not self.plan.winograd:
             return self._narrow_points.view(self.n, self.plan.rows.narrow, self.plan.columns.narrow, self.plan.narrow)
         if self.passes is not None:
@@ -264,7 +265,7 @@ class Convolution(torch.autograd.Function):
                 if need_weight:
                     inner = space.spread(x[i]) if transposed else space.analyse(x[i])
                     wide, narrow = (outer, inner) if transposed else (inner, outer)
-                    sum_weight.baddbmm_(narrow.transpose(1, 2), wide)
+                    products.baddbmm(narrow.transpose(1, 2), wide, sum_weight)
             return sum_weight, sum_bias
 
         sums = over_chunks(len(x), plan.images_per_chunk(CHUNK_BYTES), work)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from twm.nn import transformer_step
 from twm.nn.dropout import Dropout
 from twm.nn.latents import OneHotLinear
+from twm.nn.products import Linear
 
 
 class MLP(nn.Module):
@@ -41,14 +42,14 @@ class MLP(nn.Module):
         width = inputs
         for i in range(layers):
             one_hot = categories and i == 0
-            parts.append(OneHotLinear(inputs // categories, categories, units) if one_hot else nn.Linear(width, units))
+            parts.append(OneHotLinear(inputs // categories, categories, units) if one_hot else Linear(width, units))
             if norm:
                 parts.append(nn.LayerNorm(units))
             parts.append(nn.SiLU())
             if dropout:
                 parts.append(Dropout(dropout))
             width = units
-        self.output = nn.Linear(width, outputs)
+        self.output = Linear(width, outputs)
         self.hidden = nn.Sequential(*parts)
         self._packed: PackedMLP | None = None
 
@@ -69,7 +70,7 @@ class PackedMLP:
         modules = [module for module in (*network.hidden, network.output) if not isinstance(module, Dropout)]
         while modules:
             module = modules.pop(0)
-            if type(module) is nn.Linear:
+            if type(module) is Linear:
                 activated = bool(modules) and isinstance(modules[0], nn.SiLU)
                 if activated:
                     modules.pop(0)

@@ -2,21 +2,22 @@
 
    PyTorch's matrix products run at the processor's limit, but as much time again goes into what lies between them: attention
    of a few queries a row, activations, norms, copies, and waiting for memory. Here a block of tokens stays in the cache from
-   one layer norm to the next, and a product fetches the weights of the one after it, and the keys and values of its rows.
+   one layer norm to the next, and products know what comes after them (panels.h).
 
    Shapes, row-major: x (rows, T, D), allowed (rows, T, keys), others where they are declared. T is at most 3, the new tokens
    are the last T keys, positions come with the most distant first. */
 
-#include "vectors.h"
+#include "panels.h"
 
-/* Rows and vectors of a product that are held in registers at a time; tokens that go through a layer together. */
-enum { ROWS = LANES == 16 ? 12 : 6, WIDE = 2, PANEL = LANES * WIDE, BLOCK = 120 };
+#include <stdlib.h>
+
 enum { MOST_QUERIES = 3, SPARE = ROWS * MOST_QUERIES, GAP = 16 };
 
 /* What Python has to know to lay out memory. */
 int panel_width(void) { return PANEL; }
 int lanes(void) { return LANES; }
 int spare_tokens(void) { return SPARE; }
+int hidden_units(void) { return UNITS; }
 
 #if defined(__clang__)
 static inline vec shuffle(vec a, vec b, ints from) {
@@ -29,97 +30,39 @@ static inline vec shuffle(vec a, vec b, ints from) { return __builtin_shuffle(a,
 #endif
 
 /* ------------------------------------------------------------------------------------------------
-   Matrix products. Weights come in panels: PANEL outputs of all inputs lie together, (N / PANEL, K, PANEL). */
+   Layers by themselves. */
 
-/* Memory to fetch while something else is computed: `count` pieces of so many floats, `stride` floats apart. */
-typedef struct {
-    const float *piece;
-    ptrdiff_t stride;
-    int count, floats;
-} Ahead;
+/* Floats of a weight (N, K) in panels; N is a multiple of panel_width(). */
+size_t packed_floats(int N, int K) { return N / PANEL * panel_floats(K); }
 
-/* One tile of a product, not inlined, so that the compiler has all registers for it. Meanwhile two streams of memory come
-   into the cache, so many floats of each for each of the K inputs. */
-static __attribute__((noinline)) void tile(
-    const float *restrict x, ptrdiff_t x_stride, int K, const float *restrict panel, const float *bias, const float *next,
-    ptrdiff_t next_rate, const float *ahead, ptrdiff_t ahead_rate, float *restrict y, ptrdiff_t y_stride
-) {
-    vec c[ROWS][WIDE];
-#pragma GCC unroll 2
-    for (int j = 0; j < WIDE; j++) {
-        const vec first = bias ? load(bias + j * LANES) : all(0.0f);
-#pragma GCC unroll 12
-        for (int i = 0; i < ROWS; i++) c[i][j] = first;
-    }
-    /* A pointer for each three rows, which the compiler is kept from making one for each: there are too few registers. */
-    const float *rows[ROWS / 3];
-    for (int g = 0; g < ROWS / 3; g++) rows[g] = x + 3 * g * x_stride;
-    for (int k = 0; k < K; k++) {
-        __builtin_prefetch(next, 0, 2);
-        __builtin_prefetch(ahead, 0, 2);
-        next += next_rate, ahead += ahead_rate;
-        vec w[WIDE];
-#pragma GCC unroll 2
-        for (int j = 0; j < WIDE; j++) w[j] = load(panel + j * LANES);
-        panel += PANEL;
-#pragma GCC unroll 4
-        for (int g = 0; g < ROWS / 3; g++) {
-            __asm__("" : "+r"(rows[g]));
-#pragma GCC unroll 3
-            for (int i = 0; i < 3; i++) {
-                const vec a = all(rows[g][i * x_stride]);
-#pragma GCC unroll 2
-                for (int j = 0; j < WIDE; j++) c[3 * g + i][j] += a * w[j];
-            }
-            rows[g]++;
-        }
-    }
-#pragma GCC unroll 12
-    for (int i = 0; i < ROWS; i++)
-#pragma GCC unroll 2
-        for (int j = 0; j < WIDE; j++) store(y + i * y_stride + j * LANES, c[i][j]);
+void pack(const float *weight, int N, int K, float *panels) {
+    for (int n = 0; n < N; n += PANEL) pack_panel(weight + (ptrdiff_t)n * K, K, panels + n / PANEL * panel_floats(K));
 }
 
-static void activate(float *y, ptrdiff_t stride) {
-    for (int i = 0; i < ROWS; i++)
-        for (int j = 0; j < PANEL; j += LANES) {
-            const vec x = load(y + i * stride + j);
-            store(y + i * stride + j, x * sigmoid(x));
-        }
-}
-
-/* y = x W^T + bias, then SiLU if asked. Rows are rounded up to ROWS: x and y must have room for them. While the rows go
-   through one panel the next one is fetched, and with the last whatever lies behind it: weights had better lie in the order
-   of their use. So is what is wanted ahead, if anything is, a piece with each tile. */
-static void product(
-    const float *x, ptrdiff_t x_stride, int rows, int K, const float *panels, const float *bias, int N, int silu,
-    Ahead *ahead, float *y, ptrdiff_t y_stride
-) {
-    const int rate = (PANEL * ROWS + rows - 1) / rows; /* a panel, spread over all the tiles of this one */
-    for (int n = 0; n < N; n += PANEL) {
-        const float *panel = panels + (ptrdiff_t)n * K, *next = panel + (ptrdiff_t)K * PANEL;
-        for (int row = 0; row < rows; row += ROWS, next += K * rate) {
-            const int more = ahead && ahead->count-- > 0;
-            float *out = y + row * y_stride + n;
-            tile(x + row * x_stride, x_stride, K, panel, bias ? bias + n : NULL, next, rate, more ? ahead->piece : next,
-                 more ? (ahead->floats + K - 1) / K : 0, out, y_stride);
-            if (silu) activate(out, y_stride);
-            if (more) ahead->piece += ahead->stride;
+/* Whole arrays x (rows, K) and y (rows, N), with no room after them. Returns 0, or -1 if there is no memory. */
+int linear(const float *x, int rows, int K, const float *panels, const float *bias, int N, int silu, float *y) {
+    const int most = rows < BLOCK ? rows : BLOCK;
+    const size_t spare = ROWS * (size_t)(K + N);
+    float *in = aligned_alloc(64, (sizeof(float) * (room_floats(most, K) + spare) + 63) / 64 * 64);
+    if (!in) return -1;
+    float *out = in + ROWS * K, *room = in + spare;
+    begin_tiles();
+    for (int row = 0; row < rows;) {
+        const int left = rows - row < BLOCK ? rows - row : BLOCK, whole = left / ROWS * ROWS;
+        if (whole) {
+            product(rows_of(x + (ptrdiff_t)row * K, K, whole, K, room), panels, bias, N, silu, 0, NULL, y + (ptrdiff_t)row * N, N);
+            row += whole;
+        } else {
+            memset(in, 0, sizeof(float) * ROWS * K);
+            memcpy(in, x + (ptrdiff_t)row * K, sizeof(float) * left * K);
+            product(rows_of(in, K, ROWS, K, room), panels, bias, N, silu, 0, NULL, out, N);
+            memcpy(y + (ptrdiff_t)row * N, out, sizeof(float) * left * N);
+            row += left;
         }
     }
-}
-
-/* The same for whole arrays x (rows, K) and y (rows, N), with no room after them; N is a multiple of panel_width(). */
-void linear(const float *x, int rows, int K, const float *panels, const float *bias, int N, int silu, float *y) {
-    const int whole = rows / ROWS * ROWS, rest = rows - whole;
-    if (whole) product(x, K, whole, K, panels, bias, N, silu, NULL, y, N);
-    if (rest) {
-        float in[ROWS * K], out[ROWS * N];
-        memset(in, 0, sizeof in);
-        memcpy(in, x + (ptrdiff_t)whole * K, sizeof(float) * rest * K);
-        product(in, K, rest, K, panels, bias, N, silu, NULL, out, N);
-        memcpy(y + (ptrdiff_t)whole * N, out, sizeof(float) * rest * N);
-    }
+    end_tiles();
+    free(in);
+    return 0;
 }
 
 /* y = norm(x + added), weight and bias after it; added may be NULL, and x + added is written back to x if keep. */
@@ -179,9 +122,10 @@ typedef struct {
 } Sizes;
 
 typedef struct {
-    const float *qkv, *output, *expand, *expand_bias, *contract, *contract_bias; /* weights in panels */
+    const float *qkv, *output, *feed_forward; /* weights in panels */
+    const float *expand_bias, *contract_bias;
     const float *norm_attention, *norm_attention_bias, *norm_feedforward, *norm_feedforward_bias;
-    const float *positions; /* (heads, distances / PANEL, d, PANEL) */
+    const float *positions; /* of one head after the other */
     float *memory;          /* (heads, rows, room, 2, d): keys and values */
 } Layer;
 
@@ -287,20 +231,22 @@ static void attend_usual(
     else attend_row(3, z->d, z, q, q_stride, memory, distance, allowed, y, y_stride);
 }
 
-/* Attention of the last S of each row's T new tokens, for the heads from `first` on that are computed together. x are the
-   inputs, all T; keys and values of the new tokens go into the memory; y receives what each head adds. */
+/* Attention of the last S of each row's T new tokens, for the heads from `first` on that are computed together. `tokens` are
+   the inputs, all T, `asking` the last S; keys and values of the new tokens go into the memory; y receives what each head
+   adds. */
 static void attend(
-    const Sizes *z, const Layer *layer, int first, int row, int rows, int S, const float *x, ptrdiff_t x_stride,
-    float *scratch, float *y, ptrdiff_t y_stride
+    const Sizes *z, const Layer *layer, int first, int row, int rows, int S, Rows tokens, Rows asking, float *scratch,
+    float *y, ptrdiff_t y_stride
 ) {
-    const int d = z->d, N = z->together * d, tokens = rows * z->T, start = z->keys - z->T, columns = z->distances + GAP;
+    const int d = z->d, N = z->together * d, start = z->keys - z->T, columns = z->distances + GAP;
     const ptrdiff_t wide = 3 * N + GAP, narrow = N + GAP, piece = (ptrdiff_t)z->room * 2 * d;
-    float *qkv = scratch, *far = qkv + (BLOCK + SPARE) * wide, *distances = far + (BLOCK + SPARE) * narrow;
+    float *room = scratch, *qkv = room + room_floats(BLOCK, d), *far = qkv + (BLOCK + SPARE) * wide;
+    float *distances = far + (BLOCK + SPARE) * narrow;
     float *memory = layer->memory + ((ptrdiff_t)first * z->rows + row) * piece;
-    const float *panels = layer->qkv + (ptrdiff_t)first * d * 3 * z->D;
+    const float *queries = layer->qkv + 3 * (first * d / PANEL) * panel_floats(z->D);
     Ahead ahead = {memory, piece, rows, start * 2 * d};
-    product(x + (z->T - S) * x_stride, z->T / S * x_stride, rows * S, z->D, panels, NULL, N, 0, &ahead, qkv, wide);
-    product(x, x_stride, tokens, z->D, panels + (ptrdiff_t)N * z->D, NULL, 2 * N, 0, &ahead, qkv + N, wide);
+    product(asking, queries, NULL, N, 0, 0, &ahead, qkv, wide);
+    product(tokens, queries + N / PANEL * panel_floats(z->D), NULL, 2 * N, 0, 0, &ahead, qkv + N, wide);
     for (int token = 0; token < rows * S; token++) {
         float *q = qkv + token * wide;
         for (int i = 0; i < N; i += LANES) {
@@ -310,8 +256,9 @@ static void attend(
         }
     }
     for (int head = 0; head < z->together; head++, memory += z->rows * piece) {
-        product(far + head * d, narrow, rows * S, d, layer->positions + (ptrdiff_t)(first + head) * d * z->distances,
-                NULL, z->distances, 0, NULL, distances, columns);
+        product(rows_of(far + head * d, narrow, rows * S, d, room),
+                layer->positions + (first + head) * packed_floats(z->distances, d), NULL, z->distances, 0, 0, NULL, distances,
+                columns);
         for (int r = 0; r < rows; r++) {
             float *here = memory + r * piece;
             for (int t = 0; t < z->T; t++) {
@@ -329,10 +276,30 @@ static void attend(
 /* ------------------------------------------------------------------------------------------------
    Layers. */
 
+/* y = W2 silu(W1 x + b1) + b2. */
+static void feed_forward(const Layer *layer, Rows x, int F, float *scratch, float *y, ptrdiff_t y_stride) {
+    const float *weights = layer->feed_forward;
+    const int D = x.K;
+    for (int f = 0; f < F; f += UNITS) {
+        const int units = F - f < UNITS ? F - f : UNITS;
+        const ptrdiff_t deep = units + GAP;
+        const float *contract = weights + packed_floats(units, D);
+        for (int row = 0; row < x.rows; row += GROUP) {
+            const int rows = x.rows - row < GROUP ? x.rows - row : GROUP;
+            float *hidden = scratch, *room = hidden + (GROUP + SPARE) * deep, *out = y + row * y_stride;
+            product(some_rows(x, row, rows), weights, layer->expand_bias + f, units, 1, 0, NULL, hidden, deep);
+            product(rows_of(hidden, deep, rows, units, room), contract, layer->contract_bias, D, 0, f > 0, NULL, out, y_stride);
+        }
+        weights = contract + packed_floats(D, units);
+    }
+}
+
 /* Floats of scratch memory that step needs. */
 size_t scratch_size(int rows, int T, int D, int F, int keys, int together_width, int distances) {
     const size_t tokens = BLOCK + SPARE;
-    return tokens * (4 * (together_width + GAP) + F + distances + 5 * (D + GAP)) + (size_t)rows * T * padded(keys);
+    const size_t rooms = 2 * room_floats(BLOCK, D) + room_floats(GROUP, F < UNITS ? F : UNITS) + room_floats(BLOCK, together_width);
+    return rooms + tokens * (4 * (together_width + GAP) + distances + 5 * (D + GAP)) +
+           (GROUP + SPARE) * (size_t)((F < UNITS ? F : UNITS) + GAP) + (size_t)rows * T * padded(keys);
 }
 
 /* All layers. x holds the new tokens, has room for spare_tokens() more, and is used up; y (rows, D) receives the outputs
@@ -343,8 +310,10 @@ void step(
     int distances, int skipped, int pre_norm, const float *u, const float *v, float eps, const uint8_t *allowed, float *x,
     float *y, float *scratch
 ) {
-    const ptrdiff_t deep = F + GAP, plain = D + GAP; /* strides that do not fall on one cache line */
-    float *hidden = scratch, *normed = hidden + (BLOCK + SPARE) * deep, *mixed = normed + (BLOCK + SPARE) * plain;
+    const ptrdiff_t plain = D + GAP; /* a stride that does not fall on one cache line */
+    const int units = F < UNITS ? F : UNITS;
+    float *ready = scratch, *asked = ready + room_floats(BLOCK, D), *hidden = asked + room_floats(BLOCK, D);
+    float *normed = hidden + room_floats(GROUP, units) + (GROUP + SPARE) * (size_t)(units + GAP), *mixed = normed + (BLOCK + SPARE) * plain;
     float *added = mixed + (BLOCK + SPARE) * plain, *rest = added + (BLOCK + SPARE) * plain;
     /* The mask as all heads of all layers want it. */
     const int stride = padded(keys);
@@ -355,6 +324,7 @@ void step(
             mask[(ptrdiff_t)token * stride + j] = j < keys && allowed[(ptrdiff_t)token * keys + j] ? -1 : 0;
     const Sizes z = {rows, D, heads, D / heads, keys, room, T, together, distances, skipped, u, v, 1.0f / sqrtf(D), mask};
     const int block = BLOCK / T; /* rows */
+    begin_tiles();
     for (int l = 0; l < count; l++) {
         const Layer *layer = layers + l;
         const int S = l == count - 1 ? 1 : T; /* of the last layer only the last token is asked for */
@@ -367,9 +337,11 @@ void step(
                 layer_norm(in, D, NULL, 0, tokens, D, layer->norm_attention, layer->norm_attention_bias, eps, 0, normed, plain);
                 source = normed, x_stride = plain;
             }
+            const Rows all = rows_of(source, x_stride, tokens, D, ready);
+            const Rows asking = S == T ? all : rows_of(source + (T - S) * x_stride, T / S * x_stride, n * S, D, asked);
             for (int head = 0; head < heads; head += together)
-                attend(&z, layer, head, row, n, S, source, x_stride, rest, mixed + head * z.d, plain);
-            product(mixed, plain, n * S, D, layer->output, NULL, D, 0, NULL, added, plain);
+                attend(&z, layer, head, row, n, S, all, asking, rest, mixed + head * z.d, plain);
+            product(rows_of(mixed, plain, n * S, D, ready), layer->output, NULL, D, 0, 0, NULL, added, plain);
 
             const ptrdiff_t in_stride = (ptrdiff_t)(T / S) * D; /* from here on only the tokens asked for */
             float *now = in + (ptrdiff_t)(T - S) * D, *out = now;
@@ -382,8 +354,7 @@ void step(
                 layer_norm(now, in_stride, added, plain, n * S, D, layer->norm_attention, layer->norm_attention_bias, eps,
                            0, normed, plain);
             }
-            product(normed, plain, n * S, D, layer->expand, layer->expand_bias, F, 1, NULL, hidden, deep);
-            product(hidden, deep, n * S, F, layer->contract, layer->contract_bias, D, 0, NULL, added, plain);
+            feed_forward(layer, rows_of(normed, plain, n * S, D, ready), F, hidden, added, plain);
             if (pre_norm) {
                 for (int i = 0; i < n * S && out != now; i++) memcpy(out + i * out_stride, now + i * in_stride, sizeof(float) * D);
                 add(out, out_stride, added, plain, n * S, D);
@@ -393,4 +364,5 @@ void step(
             }
         }
     }
+    end_tiles();
 }

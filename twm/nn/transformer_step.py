@@ -28,7 +28,7 @@ def library() -> ctypes.CDLL | None:
     """The compiled C file; None where it cannot be had."""
     found = native.load(SOURCE)
     if found is not None:
-        found.scratch_size.restype = ctypes.c_size_t
+        found.scratch_size.restype = found.packed_floats.restype = ctypes.c_size_t
     return found
 
 
@@ -51,23 +51,32 @@ class PackedTransformer:
         self._u, self._v = (bias.detach().flatten() * D**-0.5 for bias in (transformer.u, transformer.v))
         self._reach = positions[0].shape[-1]
         self._distances = -(-(self._reach + MOST_TOKENS) // width) * width
-        panels = iter(_in_panels([weight for layer in layers for weight in self._in_order(layer)], width))
+        units = library.hidden_units()
+        weights = [self._in_order(layer, units) for layer in layers]
+        panels = _in_panels(library, [weight for each in weights for weight in each])
+        starts = range(0, len(panels), len(weights[0]))
         self._tensors = [
             [
-                *(next(panels), next(panels), next(panels), layer.expand.bias, next(panels), layer.contract.bias),
+                *(*panels[i : i + 3], layer.expand.bias, layer.contract.bias),  # behind the third lie the others
                 *(layer.norm_attention.weight, layer.norm_attention.bias),
                 *(layer.norm_feedforward.weight, layer.norm_feedforward.bias),
                 # What is read after the last distance is never used.
-                torch.stack(_in_panels([F.pad(x, (0, self._distances - self._reach)).t() for x in p], width)),
+                torch.cat(_in_panels(library, [F.pad(x, (0, self._distances - self._reach)).t() for x in p])),
             ]
-            for layer, p in zip(layers, positions, strict=True)
+            for i, layer, p in zip(starts, layers, positions, strict=True)
         ]
 
-    def _in_order(self, layer: Layer) -> list[Tensor]:
-        """Weights in the order of their use; first queries, keys and values of the heads computed together."""
+    def _in_order(self, layer: Layer, units: int) -> list[Tensor]:
+        """Weights in the order of their use: queries, keys and values of the heads computed together, the output, then
+        in and out of so many hidden units at a time."""
         three = (layer.query.weight, *layer.key_value.weight.chunk(2))
         grouped = [x.unflatten(0, (self._heads // self._together, -1)) for x in three]
-        return [torch.stack(grouped, 1).flatten(0, 2), layer.output.weight, layer.expand.weight, layer.contract.weight]
+        hidden = zip(layer.expand.weight.split(units), layer.contract.weight.split(units, 1), strict=True)
+        return [
+            torch.stack(grouped, 1).flatten(0, 2),
+            layer.output.weight,
+            *(weight for pair in hidden for weight in pair),
+        ]
 
     @classmethod
     def of(cls, transformer: TransformerXL, positions: list[Tensor]) -> PackedTransformer | None:
@@ -116,7 +125,7 @@ class PackedLinear:
         self.silu = silu
         self._inputs, self._outputs = layer.in_features, layer.out_features
         missing = -layer.out_features % library.panel_width()
-        (self._panels,) = _in_panels([F.pad(layer.weight.detach(), (0, 0, 0, missing))], library.panel_width())
+        (self._panels,) = _in_panels(library, [F.pad(layer.weight.detach(), (0, 0, 0, missing))])
         self._bias = F.pad(layer.bias.detach(), (0, missing))
 
     def __call__(self, x: Float[Tensor, "rows inputs"]) -> Float[Tensor, "rows outputs"]:
@@ -126,7 +135,8 @@ class PackedLinear:
         x, N = x.contiguous(), len(self._bias)
         y = x.new_empty(rows, N)
         pointers = [_pointer(part) for part in (x, self._panels, self._bias, y)]
-        _required().linear(pointers[0], rows, K, *pointers[1:3], N, self.silu, pointers[3])
+        if _required().linear(pointers[0], rows, K, *pointers[1:3], N, self.silu, pointers[3]):
+            raise MemoryError(f"no memory for a product of {rows} rows")
         return y[:, : self._outputs]
 
 
@@ -138,13 +148,14 @@ def _required() -> ctypes.CDLL:
     return found
 
 
-def _in_panels(weights: list[Tensor], width: int) -> list[Tensor]:
-    """Each (N, K) as (N / width, K, width), one after the other in memory."""
-    sizes = [weight.numel() for weight in weights]
-    every = weights[0].new_empty(sum(sizes)).split(sizes)
-    for panels, weight in zip(every, weights, strict=True):
-        panels.view(-1, weight.shape[1], width).copy_(weight.detach().unflatten(0, (-1, width)).transpose(1, 2))
-    return list(every)
+def _in_panels(library: ctypes.CDLL, weights: list[Tensor]) -> list[Tensor]:
+    """Each (N, K) as the C file wants it, one after the other in memory; N is a multiple of the panels' width."""
+    every = weights[0].new_empty(sum(sizes := [int(library.packed_floats(*weight.shape)) for weight in weights]))
+    panels = list(every.split(sizes))
+    for weight, to in zip(weights, panels, strict=True):
+        rows = weight.detach().contiguous()
+        library.pack(_pointer(rows), *rows.shape, _pointer(to))
+    return panels
 
 
 def _pointer(x: Tensor) -> ctypes.c_void_p:

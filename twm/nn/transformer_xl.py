@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from twm.nn import transformer_step
 from twm.nn.dropout import Dropout
+from twm.nn.products import Linear
 
 
 def sinusoids(length: int, width: int, device: torch.device, dtype: torch.dtype) -> Float[Tensor, "length width"]:
@@ -97,13 +98,13 @@ class Layer(nn.Module):
         super().__init__()
         self.heads = heads
         self.pre_norm = norm == "pre"
-        self.query = nn.Linear(width, width, bias=False)
-        self.key_value = nn.Linear(width, 2 * width, bias=False)
-        self.position = nn.Linear(width, width, bias=False)
-        self.output = nn.Linear(width, width, bias=False)
+        self.query = Linear(width, width, bias=False)
+        self.key_value = Linear(width, 2 * width, bias=False)
+        self.position = Linear(width, width, bias=False)
+        self.output = Linear(width, width, bias=False)
         self.norm_attention = nn.LayerNorm(width)
-        self.expand = nn.Linear(width, feedforward)
-        self.contract = nn.Linear(feedforward, width)
+        self.expand = Linear(width, feedforward)
+        self.contract = Linear(feedforward, width)
         self.norm_feedforward = nn.LayerNorm(width)
         self.dropout = Dropout(dropout)
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #if defined(__AVX512F__)
+#include <immintrin.h>
 #define LANES 16
 #elif defined(__AVX2__)
 #define LANES 8
@@ -44,8 +45,18 @@ static inline vec exponential(vec x) {
     return p * (vec)(((ints)shifted << 23) + (ints)all(1.0f));
 }
 
+/* 1 / x to about one unit in the last place; x is neither 0 nor infinite. */
+static inline vec reciprocal(vec x) {
+#if LANES == 16
+    const vec y = (vec)_mm512_rcp14_ps((__m512)x);
+    return y + y * (1.0f - x * y);
+#else
+    return 1.0f / x;
+#endif
+}
+
 /* 1 / (1 + e^-x) */
-static inline vec sigmoid(vec x) { return 1.0f / (1.0f + exponential(-x)); }
+static inline vec sigmoid(vec x) { return reciprocal(1.0f + exponential(-x)); }
 
 /* silu'(x) = s (1 + x (1 - s)) with s = sigmoid(x) */
 static inline vec silu_slope(vec x) {

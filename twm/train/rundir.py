@@ -23,6 +23,7 @@ from typing import IO, Any, NamedTuple
 import twm
 from twm import native
 from twm.config import ConfigError
+from twm.nn import products
 from twm.train import checkpoint
 from twm.train.files import RunError, plain, read_json, reporting, write_json
 
@@ -250,6 +251,7 @@ def machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "native": native.loaded(),
+        "tiles": products.library() is not None,
     }
 
 

@@ -21,6 +21,7 @@ from twm.config import ConfigError, WorldModelConfig
 from twm.nn import latents
 from twm.nn.conv import Conv2d, ConvTranspose2d
 from twm.nn.mlp import MLP
+from twm.nn.products import Linear
 from twm.nn.two_hot import symexp, symlog
 
 PATCH = 4  # pixels along a side
@@ -145,7 +146,7 @@ class ConvDecoder(nn.Module):
         kernels = transposed_kernels(_square(shape))
         n = len(kernels)
         widths = [channels * 2**n, *(channels * 2**i for i in range(n - 2, -1, -1)), shape[0]]  # 768, 192, 96, 48, 4
-        self.input = nn.Linear(inputs, widths[0])
+        self.input = Linear(inputs, widths[0])
         layers = [
             ConvTranspose2d(a, b, k, 2, activation=i < n - 1)
             for i, (a, b, k) in enumerate(zip(widths, widths[1:], kernels))
@@ -211,7 +212,7 @@ class PatchDecoder(nn.Module):
         widths = [channels * 2**i for i in reversed(range(_halvings(shape) + 1))]
         self.input = MLP(inputs, units, 1, widths[0] * PLACES)
         self.convolutions = nn.Sequential(*(_double(a, b) for a, b in zip(widths, widths[1:])))
-        self.patches = nn.Linear(channels, shape[0] * PATCH**2)
+        self.patches = Linear(channels, shape[0] * PATCH**2)
         nn.init.constant_(self.patches.bias, 0.5)
 
     def forward(self, z: Tensor) -> Tensor:

@@ -1,0 +1,164 @@
+/* y = x W^T + bias for weights laid out once and used many times: in panels of PANEL outputs, panel after panel in the order
+   of their use. On tile registers where there are any (tiles.h), on vectors elsewhere. */
+
+#include "tiles.h"
+
+/* Memory to fetch while something else is computed: `count` pieces of so many floats, `stride` floats apart. */
+typedef struct {
+    const float *piece;
+    ptrdiff_t stride;
+    int count, floats;
+} Ahead;
+
+/* Rows on their way into products, laid out for them. */
+typedef struct {
+    const float *x;
+    ptrdiff_t stride;
+    int rows, K;
+} Rows;
+
+/* y = x W^T + bias, then SiLU if asked; or y += x W^T if add. Rows are rounded up to ROWS: y must have room for them. On vectors
+   the next panel is fetched while the rows go through one, and with the last whatever lies behind it; so is what is wanted
+   ahead, if anything is, a piece with each tile. */
+static void product(
+    Rows x, const float *panels, const float *bias, int N, int silu, int add, Ahead *ahead, float *y, ptrdiff_t y_stride
+);
+
+enum { WIDE = 2, PANEL = LANES * WIDE };
+
+static void activate(float *y, ptrdiff_t stride, int rows) {
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < PANEL; j += LANES) {
+            const vec x = load(y + i * stride + j);
+            store(y + i * stride + j, x * sigmoid(x));
+        }
+}
+
+#if HAVE_TILES
+/* Rows that are rounded up to; that pass a layer of the transformer together, and its feedforward network, for so many hidden
+   units at a time: their tiles and those of the weights lie in the second-level cache. */
+enum { ROWS = SIDE, BLOCK = 300, GROUP = 2 * SIDE, UNITS = 128 };
+
+/* Floats of a panel with K inputs, two tiles for each 32, and of the room that rows need (a multiple of 64 bytes). */
+static size_t panel_floats(int K) { return (size_t)(K + DEPTH - 1) / DEPTH * 2 * SPLIT; }
+static size_t room_floats(int rows, int K) { return (size_t)(rows + SIDE - 1) / SIDE * panel_floats(K) / 2; }
+
+static void pack_panel(const float *w, int K, float *panel) {
+    for (int j = 0; j < 2; j++)
+        for (int k = 0; k < K; k += DEPTH, panel += SPLIT) take(1, w + j * SIDE * K + k, K, 1, SIDE, K - k, panel);
+}
+
+/* So many from one on, a multiple of ROWS. */
+static Rows some_rows(Rows x, int first, int count) {
+    return (Rows){x.x + first / SIDE * (panel_floats(x.K) / 2), 0, count, x.K};
+}
+
+static Rows rows_of(const float *x, ptrdiff_t stride, int rows, int K, float *room) {
+    float *tile = room;
+    for (int row = 0; row < rows; row += SIDE)
+        for (int k = 0; k < K; k += DEPTH, tile += SPLIT) take(0, x + row * stride + k, stride, 1, rows - row, K - k, tile);
+    return (Rows){room, 0, rows, K};
+}
+
+static void product(
+    Rows x, const float *panels, const float *bias, int N, int silu, int add, Ahead *ahead, float *y, ptrdiff_t y_stride
+) {
+    (void)ahead; /* asked for nothing: the loads of tiles need all that a core can ask for at a time */
+    const int steps = (x.K + DEPTH - 1) / DEPTH, tiles = (x.rows + SIDE - 1) / SIDE;
+    const size_t panel = panel_floats(x.K);
+    for (int n = 0; n < N; n += PANEL, panels += panel)
+        for (int i = 0; i < tiles; i += 2) {
+            float *out = y + i * SIDE * y_stride + n;
+            const float *in = x.x + i * (panel / 2), *start = add ? out : bias ? bias + n : NULL;
+            const ptrdiff_t stride = add ? y_stride : 0;
+            const int two = i + 1 < tiles;
+            if (two) multiply_tiles(2, in, panels, steps, start, stride, out, y_stride);
+            else multiply_tiles(1, in, panels, steps, start, stride, out, y_stride);
+            if (silu) activate(out, y_stride, two ? 2 * SIDE : SIDE);
+        }
+}
+
+#else
+
+/* Rows and vectors of a product that are held in registers at a time; rows that pass a layer of the transformer together,
+   its feedforward network in one go. */
+enum { ROWS = LANES == 16 ? 12 : 6, BLOCK = 120, GROUP = BLOCK, UNITS = 1 << 20 };
+
+static size_t panel_floats(int K) { return (size_t)K * PANEL; }
+static size_t room_floats(int rows, int K) { return 0 * (size_t)(rows + K); }
+
+static void pack_panel(const float *w, int K, float *panel) {
+    for (int k = 0; k < K; k++)
+        for (int j = 0; j < PANEL; j++) *panel++ = w[(ptrdiff_t)j * K + k];
+}
+
+/* Reads as many rows from x as they are rounded up to. */
+static Rows rows_of(const float *x, ptrdiff_t stride, int rows, int K, float *room) {
+    (void)room;
+    return (Rows){x, stride, rows, K};
+}
+
+static Rows some_rows(Rows x, int first, int count) { return (Rows){x.x + first * x.stride, x.stride, count, x.K}; }
+
+/* One tile of a product, not inlined, so that the compiler has all registers for it. Meanwhile two streams of memory come
+   into the cache, so many floats of each for each of the K inputs. */
+static __attribute__((noinline)) void tile(
+    const float *restrict x, ptrdiff_t x_stride, int K, const float *restrict panel, const float *bias, int add, const float *next,
+    ptrdiff_t next_rate, const float *ahead, ptrdiff_t ahead_rate, float *restrict y, ptrdiff_t y_stride
+) {
+    vec c[ROWS][WIDE];
+#pragma GCC unroll 2
+    for (int j = 0; j < WIDE; j++) {
+        const vec first = bias ? load(bias + j * LANES) : all(0.0f);
+#pragma GCC unroll 12
+        for (int i = 0; i < ROWS; i++) c[i][j] = add ? load(y + i * y_stride + j * LANES) : first;
+    }
+    /* A pointer for each three rows, which the compiler is kept from making one for each: there are too few registers. */
+    const float *rows[ROWS / 3];
+    for (int g = 0; g < ROWS / 3; g++) rows[g] = x + 3 * g * x_stride;
+    for (int k = 0; k < K; k++) {
+        __builtin_prefetch(next, 0, 2);
+        __builtin_prefetch(ahead, 0, 2);
+        next += next_rate, ahead += ahead_rate;
+        vec w[WIDE];
+#pragma GCC unroll 2
+        for (int j = 0; j < WIDE; j++) w[j] = load(panel + j * LANES);
+        panel += PANEL;
+#pragma GCC unroll 4
+        for (int g = 0; g < ROWS / 3; g++) {
+            __asm__("" : "+r"(rows[g]));
+#pragma GCC unroll 3
+            for (int i = 0; i < 3; i++) {
+                const vec a = all(rows[g][i * x_stride]);
+#pragma GCC unroll 2
+                for (int j = 0; j < WIDE; j++) c[3 * g + i][j] += a * w[j];
+            }
+            rows[g]++;
+        }
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 2
+        for (int j = 0; j < WIDE; j++) store(y + i * y_stride + j * LANES, c[i][j]);
+}
+
+static void product(
+    Rows x, const float *panels, const float *bias, int N, int silu, int add, Ahead *ahead, float *y, ptrdiff_t y_stride
+) {
+    const int rate = (PANEL * ROWS + x.rows - 1) / x.rows; /* a panel, spread over all the tiles of this one */
+    for (int n = 0; n < N; n += PANEL) {
+        const float *panel = panels + (ptrdiff_t)n * x.K, *next = panel + (ptrdiff_t)x.K * PANEL;
+        for (int row = 0; row < x.rows; row += ROWS, next += x.K * rate) {
+            const int more = ahead && ahead->count-- > 0;
+            float *out = y + row * y_stride + n;
+            tile(x.x + row * x.stride, x.stride, x.K, panel, bias ? bias + n : NULL, add, next, rate, more ? ahead->piece : next,
+                 more ? (ahead->floats + x.K - 1) / x.K : 0, out, y_stride);
+            if (silu) activate(out, y_stride, ROWS);
+            if (more) ahead->piece += ahead->stride;
+        }
+    }
+}
+
+static void begin_tiles(void) {}
+static void end_tiles(void) {}
+#endif

@@ -1,0 +1,113 @@
+"""Matrix products of float32 on the tile registers of recent x86 processors (products.c), to float32's precision;
+PyTorch's own wherever there are none, and where the products are too small to gain.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from twm import native
+
+SOURCE = Path(__file__).with_suffix(".c")
+
+# In multiply-adds, and in rows, columns and inputs: with fewer, to split the operands costs more than the products save
+# (measured on the updates of both presets, docs/performance.md).
+WORTH_IT = 1 << 24
+LEAST = 96
+
+
+def library() -> ctypes.CDLL | None:
+    """The compiled C file; None where there are no tile registers, or the compiler does not know them."""
+    found = native.load(SOURCE) if native.tiles() else None
+    return found if hasattr(found, "multiply") else None
+
+
+def fits(*operands: Tensor) -> bool:
+    """Whether products of these are taken here, by one thread: else PyTorch's threads are better."""
+    return (
+        all(x.device.type == "cpu" and x.dtype == torch.float32 for x in operands)
+        and not torch.is_autocast_enabled("cpu")
+        and not torch.compiler.is_compiling()
+        and torch.get_num_threads() == 1
+        and library() is not None
+    )
+
+
+def bmm(x: Tensor, w: Tensor, out: Tensor) -> None:
+    """out = x w, (P, M, K) and (P, K, N)"""
+    if not _multiply(x, w, out, None, add=False):
+        torch.bmm(x, w, out=out)
+
+
+def baddbmm(x: Tensor, w: Tensor, out: Tensor) -> None:
+    """out += x w"""
+    if not _multiply(x, w, out, None, add=True):
+        out.baddbmm_(x, w)
+
+
+class Linear(nn.Linear):
+    """``nn.Linear``, with its products and those of its gradients taken here where that is faster."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.numel() // self.in_features
+        if not (_large(rows, self.out_features, self.in_features) and fits(x, self.weight)):
+            return F.linear(x, self.weight, self.bias)
+        y: Tensor = _Linear.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return y
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        y = x.new_empty(*x.shape[:-1], len(weight))
+        if not _multiply(x.flatten(0, -2)[None], weight.t()[None], y.view(1, -1, len(weight)), bias, add=False):
+            return F.linear(x, weight, bias)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        need_x, need_weight, need_bias = ctx.needs_input_grad
+        x, g = x.flatten(0, -2), gradient.flatten(0, -2)
+        of_x = of_weight = None
+        if need_x:
+            of_x = torch.empty_like(x, memory_format=torch.contiguous_format)
+            bmm(g[None], weight[None], of_x[None])
+            of_x = of_x.view(*gradient.shape[:-1], -1)
+        if need_weight:
+            of_weight = torch.empty_like(weight, memory_format=torch.contiguous_format)
+            bmm(g.t()[None], x[None], of_weight[None])
+        return of_x, of_weight, g.sum(0) if need_bias else None
+
+
+def _large(M: int, N: int, K: int) -> bool:
+    return min(M, N, K) >= LEAST and M * N * K >= WORTH_IT
+
+
+def _multiply(x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None, *, add: bool) -> bool:
+    """Whether it was done."""
+    (P, M, K), N = x.shape, w.shape[2]
+    if not (_large(M, N, K) and fits(x, w, out)) or out.stride(2) != 1:
+        return False
+    x, w = (y if 1 in y.stride()[1:] else y.contiguous() for y in (x, w))
+    c = library()
+    if c is None:
+        return False
+    strides = [(ctypes.c_ssize_t * 3)(*y.stride()) for y in (x, w, out)]
+    begin = None if bias is None else bias.detach().contiguous()
+    pointers = [ctypes.c_void_p(None if y is None else y.data_ptr()) for y in (x, w, begin, out)]
+    done = c.multiply(
+        *(P, M, N, K), pointers[0], strides[0], pointers[1], strides[1], pointers[2], add, pointers[3], strides[2]
+    )
+    if done != 0:
+        raise MemoryError(f"no memory for {P} products of ({M}, {K}) and ({K}, {N})")
+    return True

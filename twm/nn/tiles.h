@@ -1,0 +1,143 @@
+/* Matrix products on the tile registers of recent x86 processors (AMX), to float32's precision.
+
+   A tile product multiplies numbers of 8 significant bits (bfloat16) and adds up in float32, at sixteen times the speed of
+   vectors. A float32 has 24 bits and is the sum of three such numbers, x = x0 + x1 + x2, exactly. Of the nine products that
+   make x y, six are computed: x0 y0, x0 y1, x1 y0, x0 y2, x1 y1, x2 y0. The others are below 2^-23 x y together, which is
+   what float32 rounds a single product by.
+
+   A tile holds 16 lines of 16 pairs. In the left operand a line is a row of x, and pair i its numbers i and 16 + i; in the
+   right operand line i holds those of all columns. The three parts of a tile lie one after the other. */
+
+#include "vectors.h"
+
+#if defined(TILES) && defined(__AMX_BF16__) && LANES == 16
+#define HAVE_TILES 1
+
+enum { SIDE = 16, DEPTH = 32, TILE = SIDE * SIDE, PARTS = 3, SPLIT = PARTS * TILE }; /* sizes in floats */
+
+typedef uint32_t pairs __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+/* Before the first tile instruction of a call from outside, and after the last. */
+static void begin_tiles(void) {
+    struct __attribute__((packed)) {
+        uint8_t palette, start, reserved[14];
+        uint16_t bytes[16];
+        uint8_t lines[16];
+    } shape = {.palette = 1};
+    for (int i = 0; i < 8; i++) shape.bytes[i] = 4 * SIDE, shape.lines[i] = SIDE;
+    _tile_loadconfig(&shape);
+}
+static void end_tiles(void) { _tile_release(); }
+
+/* A line of all three parts, of the numbers that come first and second in its pairs. */
+static inline __attribute__((always_inline)) void split(vec first, vec second, float *line) {
+    const pairs top = (pairs){0} + 0xFFFF0000u;
+#pragma GCC unroll 3
+    for (int part = 0; part < PARTS; part++) {
+        const pairs a = (pairs)first + 0x8000u, b = ((pairs)second + 0x8000u) & top; /* rounded to nearest */
+        store(line + part * TILE, (vec)(a >> 16 | b));
+        first -= (vec)(a & top), second -= (vec)b;
+    }
+}
+
+/* So many numbers of a row, from none to a vector of them; zeros after them. */
+static inline vec load_first(const float *p, int count) {
+    if (count >= LANES) return load(p);
+    return (vec)_mm512_maskz_loadu_ps(count > 0 ? (1u << count) - 1 : 0, p);
+}
+
+static inline __attribute__((always_inline)) void transpose(vec *x) {
+    for (int half = 1; half < LANES; half *= 2) {
+        ints even, odd;
+        for (int l = 0; l < LANES; l++) {
+            even[l] = l & half ? LANES + (l ^ half) : l;
+            odd[l] = l & half ? LANES + l : l ^ half;
+        }
+        for (int i = 0; i < LANES; i++)
+            if (!(i & half)) {
+                const vec a = x[i], b = x[i | half];
+                x[i] = (vec)_mm512_permutex2var_ps((__m512)a, (__m512i)even, (__m512)b);
+                x[i | half] = (vec)_mm512_permutex2var_ps((__m512)a, (__m512i)odd, (__m512)b);
+            }
+    }
+}
+
+/* A tile of an operand, left or right, whose rows or columns lie `apart` floats from each other and the numbers that they
+   are summed over `along`; one of the two is 1. So many of both there are; the rest of the tile is 0. */
+static inline __attribute__((always_inline)) void take_some(
+    int right, const float *x, ptrdiff_t apart, ptrdiff_t along, int count, int depth, float *tile
+) {
+    const int turn = right == (along == 1);
+    vec first[SIDE], second[SIDE];
+#pragma GCC unroll 16
+    for (int i = 0; i < SIDE; i++) {
+        if (along == 1) {
+            first[i] = load_first(x + i * apart, i < count ? depth : 0);
+            second[i] = load_first(x + i * apart + SIDE, i < count ? depth - SIDE : 0);
+        } else {
+            first[i] = load_first(x + i * along, i < depth ? count : 0);
+            second[i] = load_first(x + (SIDE + i) * along, SIDE + i < depth ? count : 0);
+        }
+        if (!turn) split(first[i], second[i], tile + i * SIDE);
+    }
+    if (!turn) return;
+    transpose(first);
+    transpose(second);
+    for (int i = 0; i < SIDE; i++) split(first[i], second[i], tile + i * SIDE);
+}
+
+static __attribute__((noinline)) void take(
+    int right, const float *x, ptrdiff_t apart, ptrdiff_t along, int count, int depth, float *tile
+) {
+    if (count < SIDE || depth < DEPTH) take_some(right, x, apart, along, count, depth, tile);
+    else if (along != 1 && right) take_some(1, x, apart, along, SIDE, DEPTH, tile);
+    else if (along != 1) take_some(0, x, 1, along, SIDE, DEPTH, tile);
+    else if (right) take_some(1, x, apart, 1, SIDE, DEPTH, tile);
+    else take_some(0, x, apart, 1, SIDE, DEPTH, tile);
+}
+
+/* y = start + x w for one or two tiles of rows and two of columns, `steps` deep. `start` has rows `start_stride` apart (0: one
+   for all) or is NULL. The tiles of a row or a column lie one after the other. */
+static inline __attribute__((always_inline)) void multiply_tiles(
+    const int rows, const float *x, const float *w, int steps, const float *start, ptrdiff_t start_stride, float *y,
+    ptrdiff_t y_stride
+) {
+    const float *x2 = x + steps * SPLIT, *w2 = w + steps * SPLIT;
+    if (start) {
+        _tile_loadd(0, start, 4 * start_stride);
+        _tile_loadd(1, start + SIDE, 4 * start_stride);
+        if (rows == 2) _tile_loadd(2, start + SIDE * start_stride, 4 * start_stride);
+        if (rows == 2) _tile_loadd(3, start + SIDE * start_stride + SIDE, 4 * start_stride);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        if (rows == 2) _tile_zero(2);
+        if (rows == 2) _tile_zero(3);
+    }
+#define LEFT(part) \
+    _tile_loadd(4, x + part * TILE, 4 * SIDE); \
+    if (rows == 2) _tile_loadd(5, x2 + part * TILE, 4 * SIDE);
+#define RIGHT(part) \
+    _tile_loadd(6, w + part * TILE, 4 * SIDE); \
+    _tile_loadd(7, w2 + part * TILE, 4 * SIDE);
+#define PRODUCTS \
+    _tile_dpbf16ps(0, 4, 6); \
+    _tile_dpbf16ps(1, 4, 7); \
+    if (rows == 2) _tile_dpbf16ps(2, 5, 6); \
+    if (rows == 2) _tile_dpbf16ps(3, 5, 7);
+    for (int k = 0; k < steps; k++, x += SPLIT, x2 += SPLIT, w += SPLIT, w2 += SPLIT) {
+        LEFT(0) RIGHT(0) PRODUCTS
+        RIGHT(2) PRODUCTS
+        RIGHT(1) PRODUCTS
+        LEFT(1) PRODUCTS
+        RIGHT(0) PRODUCTS
+        LEFT(2) PRODUCTS
+    }
+    _tile_stored(0, y, 4 * y_stride);
+    _tile_stored(1, y + SIDE, 4 * y_stride);
+    if (rows == 2) _tile_stored(2, y + SIDE * y_stride, 4 * y_stride);
+    if (rows == 2) _tile_stored(3, y + SIDE * y_stride + SIDE, 4 * y_stride);
+}
+#else
+#define HAVE_TILES 0
+#endif
