@@ -142,3 +142,7 @@ def test_tiles_only_where_the_system_grants_them(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     assert not native.tiles()
     native.tiles.cache_clear()
+    monkeypatch.undo()
+    monkeypatch.setenv("TWM_NATIVE", "vectors")
+    assert not native.tiles()
+    native.tiles.cache_clear()

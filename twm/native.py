@@ -64,8 +64,11 @@ def loaded() -> list[str]:
 
 @functools.cache
 def tiles() -> bool:
-    """Whether this process may use the processor's tile registers (AMX): Linux wants to be asked first."""
-    if platform.system() != "Linux" or platform.machine() != "x86_64":
+    """Whether this process may use the processor's tile registers (AMX): Linux wants to be asked first.
+
+    ``TWM_NATIVE=vectors`` means: never, for comparing.
+    """
+    if os.environ.get("TWM_NATIVE") == "vectors" or (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return False
     arch_prctl, permission, tile_data = 158, 0x1023, 18
     return ctypes.CDLL(None).syscall(arch_prctl, permission, tile_data) == 0

@@ -8,7 +8,7 @@
 #if HAVE_TILES
 
 /* Numbers summed over at a time, and columns whose tiles lie ready meanwhile: they fill half of a second-level cache. */
-enum { DEEP = 512, BROAD = 256, BLOCK = 2 * SIDE };
+enum { DEEP = 256, BROAD = 512, BLOCK = 2 * SIDE };
 
 static int least(int a, int b) { return a < b ? a : b; }
 static int ceiling(int a, int b) { return (a + b - 1) / b; }
