@@ -17,9 +17,9 @@ typedef struct {
     int rows, K;
 } Rows;
 
-/* y = x W^T + bias, then SiLU if asked; or y += x W^T if add. Rows are rounded up to ROWS: y must have room for them. On vectors
-   the next panel is fetched while the rows go through one, and with the last whatever lies behind it; so is what is wanted
-   ahead, if anything is, a piece with each tile. */
+/* y = x W^T + bias, then SiLU if asked; or y += x W^T if add. Rows are rounded up to ROWS: y must have room for them. With each
+   tile a piece of what is wanted ahead is fetched. If that is nothing, and on vectors always, it is the next panel, with the last
+   one whatever lies behind it. */
 static void product(
     Rows x, const float *panels, const float *bias, int N, int silu, int add, Ahead *ahead, float *y, ptrdiff_t y_stride
 );
@@ -63,17 +63,24 @@ static Rows rows_of(const float *x, ptrdiff_t stride, int rows, int K, float *ro
 static void product(
     Rows x, const float *panels, const float *bias, int N, int silu, int add, Ahead *ahead, float *y, ptrdiff_t y_stride
 ) {
-    (void)ahead; /* asked for nothing: the loads of tiles need all that a core can ask for at a time */
     const int steps = (x.K + DEPTH - 1) / DEPTH, tiles = (x.rows + SIDE - 1) / SIDE;
     const size_t panel = panel_floats(x.K);
+    const int turns = (tiles + 1) / 2, part = panel / turns;
+    Ahead following = {panels + panel, part, N / PANEL * turns, part};
+    if (!ahead && turns > 1) ahead = &following;
     for (int n = 0; n < N; n += PANEL, panels += panel)
         for (int i = 0; i < tiles; i += 2) {
             float *out = y + i * SIDE * y_stride + n;
             const float *in = x.x + i * (panel / 2), *start = add ? out : bias ? bias + n : NULL;
             const ptrdiff_t stride = add ? y_stride : 0;
             const int two = i + 1 < tiles;
-            if (two) multiply_tiles(2, in, panels, steps, start, stride, out, y_stride);
-            else multiply_tiles(1, in, panels, steps, start, stride, out, y_stride);
+            Stream next = {NULL, 0};
+            if (ahead && ahead->count-- > 0) {
+                next = (Stream){(const char *)ahead->piece, 2 * ahead->floats / steps};
+                ahead->piece += ahead->stride;
+            }
+            if (two) multiply_tiles(2, in, panels, steps, start, stride, out, y_stride, next);
+            else multiply_tiles(1, in, panels, steps, start, stride, out, y_stride, next);
             if (silu) activate(out, y_stride, two ? 2 * SIDE : SIDE);
         }
 }

@@ -26,8 +26,8 @@ static void block(
         for (int i = 0; i < rows && start; i++) memcpy(edge + i * BLOCK, start + i * start_stride, sizeof(float) * columns);
         if (start) start = edge, start_stride = BLOCK;
     }
-    if (rows > SIDE) multiply_tiles(2, x, w, steps, start, start_stride, to, stride);
-    else multiply_tiles(1, x, w, steps, start, start_stride, to, stride);
+    if (rows > SIDE) multiply_tiles(2, x, w, steps, start, start_stride, to, stride, (Stream){NULL, 0});
+    else multiply_tiles(1, x, w, steps, start, start_stride, to, stride, (Stream){NULL, 0});
     for (int i = 0; i < rows && partial; i++) memcpy(y + i * y_stride, edge + i * BLOCK, sizeof(float) * columns);
 }
 

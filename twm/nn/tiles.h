@@ -96,11 +96,22 @@ static __attribute__((noinline)) void take(
     else take_some(0, x, apart, 1, SIDE, DEPTH, tile);
 }
 
+/* Memory to fetch while tiles are multiplied, so many bytes twice at each step: more at a time would keep tiles from loading. */
+typedef struct {
+    const char *at;
+    int rate;
+} Stream;
+
+static inline __attribute__((always_inline)) void fetch(Stream *stream) {
+    for (int i = 0; i < stream->rate; i += 64) __builtin_prefetch(stream->at + i, 0, 2);
+    stream->at += stream->rate;
+}
+
 /* y = start + x w for one or two tiles of rows and two of columns, `steps` deep. `start` has rows `start_stride` apart (0: one
    for all) or is NULL. The tiles of a row or a column lie one after the other. */
 static inline __attribute__((always_inline)) void multiply_tiles(
     const int rows, const float *x, const float *w, int steps, const float *start, ptrdiff_t start_stride, float *y,
-    ptrdiff_t y_stride
+    ptrdiff_t y_stride, Stream next
 ) {
     const float *x2 = x + steps * SPLIT, *w2 = w + steps * SPLIT;
     if (start) {
@@ -127,8 +138,10 @@ static inline __attribute__((always_inline)) void multiply_tiles(
     if (rows == 2) _tile_dpbf16ps(3, 5, 7);
     for (int k = 0; k < steps; k++, x += SPLIT, x2 += SPLIT, w += SPLIT, w2 += SPLIT) {
         LEFT(0) RIGHT(0) PRODUCTS
+        fetch(&next);
         RIGHT(2) PRODUCTS
         RIGHT(1) PRODUCTS
+        fetch(&next);
         LEFT(1) PRODUCTS
         RIGHT(0) PRODUCTS
         LEFT(2) PRODUCTS

@@ -244,9 +244,9 @@ static void attend(
     float *distances = far + (BLOCK + SPARE) * narrow;
     float *memory = layer->memory + ((ptrdiff_t)first * z->rows + row) * piece;
     const float *queries = layer->qkv + 3 * (first * d / PANEL) * panel_floats(z->D);
-    Ahead ahead = {memory, piece, rows, start * 2 * d};
-    product(asking, queries, NULL, N, 0, 0, &ahead, qkv, wide);
-    product(tokens, queries + N / PANEL * panel_floats(z->D), NULL, 2 * N, 0, 0, &ahead, qkv + N, wide);
+    Ahead past = {memory, piece, rows, start * 2 * d}, *ahead = HAVE_TILES ? NULL : &past;
+    product(asking, queries, NULL, N, 0, 0, ahead, qkv, wide);
+    product(tokens, queries + N / PANEL * panel_floats(z->D), NULL, 2 * N, 0, 0, ahead, qkv + N, wide);
     for (int token = 0; token < rows * S; token++) {
         float *q = qkv + token * wide;
         for (int i = 0; i < N; i += LANES) {
@@ -276,21 +276,23 @@ static void attend(
 /* ------------------------------------------------------------------------------------------------
    Layers. */
 
-/* y = W2 silu(W1 x + b1) + b2. */
+/* y = W2 silu(W1 x + b1) + b2, for UNITS of the hidden units at a time; the weights of the next ones come in meanwhile. */
 static void feed_forward(const Layer *layer, Rows x, int F, float *scratch, float *y, ptrdiff_t y_stride) {
     const float *weights = layer->feed_forward;
-    const int D = x.K;
+    const int D = x.K, groups = (x.rows + GROUP - 1) / GROUP;
     for (int f = 0; f < F; f += UNITS) {
-        const int units = F - f < UNITS ? F - f : UNITS;
-        const ptrdiff_t deep = units + GAP;
-        const float *contract = weights + packed_floats(units, D);
+        const int units = F - f < UNITS ? F - f : UNITS, panels = (units + D) / PANEL;
+        const ptrdiff_t deep = units + GAP, half = packed_floats(units, D), part = 2 * half / groups;
+        const float *contract = weights + half;
         for (int row = 0; row < x.rows; row += GROUP) {
             const int rows = x.rows - row < GROUP ? x.rows - row : GROUP;
             float *hidden = scratch, *room = hidden + (GROUP + SPARE) * deep, *out = y + row * y_stride;
-            product(some_rows(x, row, rows), weights, layer->expand_bias + f, units, 1, 0, NULL, hidden, deep);
-            product(rows_of(hidden, deep, rows, units, room), contract, layer->contract_bias, D, 0, f > 0, NULL, out, y_stride);
+            Ahead following = {weights + 2 * half + row / GROUP * part, part / panels, panels, part / panels};
+            Ahead *ahead = HAVE_TILES ? &following : NULL;
+            product(some_rows(x, row, rows), weights, layer->expand_bias + f, units, 1, 0, ahead, hidden, deep);
+            product(rows_of(hidden, deep, rows, units, room), contract, layer->contract_bias, D, 0, f > 0, ahead, out, y_stride);
         }
-        weights = contract + packed_floats(D, units);
+        weights += 2 * half;
     }
 }
 
