@@ -56,8 +56,8 @@ class Linear(nn.Linear):
     """``nn.Linear``, with its products and those of its gradients taken here where that is faster."""
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = x.numel() // self.in_features
-        if not (_large(rows, self.out_features, self.in_features) and fits(x, self.weight)):
+        # Whether it fits comes first: while a model is exported, sizes are symbols.
+        if not fits(x, self.weight) or not _large(x.numel() // self.in_features, self.out_features, self.in_features):
             return F.linear(x, self.weight, self.bias)
         y: Tensor = _Linear.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return y
