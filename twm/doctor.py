@@ -136,8 +136,8 @@ def _checkout() -> Path | None:
 def _native() -> dict[str, Any]:
     """Which of the package's C files run, and the compiler that builds them."""
     compiler = " ".join(native.compiler()) or None
-    tiles = products.library() is not None
-    return {"compiler": compiler, "loaded": native.loaded(), "files": len(native.SOURCES), "tiles": tiles}
+    loaded = native.loaded()
+    return {"compiler": compiler, "loaded": loaded, "files": len(native.SOURCES), "products": products.unit()}
 
 
 def _compiler() -> str | None:
@@ -184,8 +184,8 @@ def _device_text(device: Mapping[str, Any]) -> str:
 
 def _native_text(native: Mapping[str, Any]) -> str:
     if len(native["loaded"]) == native["files"]:
-        tiles = "with" if native["tiles"] else "without"
-        return f"{', '.join(native['loaded'])} (C, built by {native['compiler']}, {tiles} tile registers)"
+        products = {"tiles": "tile registers", "vectors": "vectors", None: "PyTorch's"}[native["products"]]
+        return f"{', '.join(native['loaded'])} (C, built by {native['compiler']}; matrix products: {products})"
     reason = "switched off (TWM_NATIVE=0)" if os.environ.get("TWM_NATIVE") == "0" else "not built"
     if native["compiler"] is None:
         reason = "no C compiler (Debian: apt-get install gcc)"

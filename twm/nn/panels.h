@@ -24,8 +24,6 @@ static void product(
     Rows x, const float *panels, const float *bias, int N, int silu, int add, Ahead *ahead, float *y, ptrdiff_t y_stride
 );
 
-enum { WIDE = 2, PANEL = LANES * WIDE };
-
 static void activate(float *y, ptrdiff_t stride, int rows) {
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < PANEL; j += LANES) {
@@ -35,9 +33,9 @@ static void activate(float *y, ptrdiff_t stride, int rows) {
 }
 
 #if HAVE_TILES
-/* Rows that are rounded up to; that pass a layer of the transformer together, and its feedforward network, for so many hidden
-   units at a time: their tiles and those of the weights lie in the second-level cache. */
-enum { ROWS = SIDE, BLOCK = 300, GROUP = 2 * SIDE, UNITS = 128 };
+/* Rows that pass a layer of the transformer together, and its feedforward network, for so many hidden units at a time: their
+   tiles and those of the weights lie in the second-level cache. */
+enum { BLOCK = 300, GROUP = 2 * SIDE, UNITS = 128 };
 
 /* Floats of a panel with K inputs, two tiles for each 32, and of the room that rows need (a multiple of 64 bytes). */
 static size_t panel_floats(int K) { return (size_t)(K + DEPTH - 1) / DEPTH * 2 * SPLIT; }
@@ -87,9 +85,8 @@ static void product(
 
 #else
 
-/* Rows and vectors of a product that are held in registers at a time; rows that pass a layer of the transformer together,
-   its feedforward network in one go. */
-enum { ROWS = LANES == 16 ? 12 : 6, BLOCK = 120, GROUP = BLOCK, UNITS = 1 << 20 };
+/* Rows that pass a layer of the transformer together, its feedforward network in one go. */
+enum { BLOCK = 120, GROUP = BLOCK, UNITS = 1 << 20 };
 
 static size_t panel_floats(int K) { return (size_t)K * PANEL; }
 static size_t room_floats(int rows, int K) { return 0 * (size_t)(rows + K); }
@@ -107,48 +104,6 @@ static Rows rows_of(const float *x, ptrdiff_t stride, int rows, int K, float *ro
 
 static Rows some_rows(Rows x, int first, int count) { return (Rows){x.x + first * x.stride, x.stride, count, x.K}; }
 
-/* One tile of a product, not inlined, so that the compiler has all registers for it. Meanwhile two streams of memory come
-   into the cache, so many floats of each for each of the K inputs. */
-static __attribute__((noinline)) void tile(
-    const float *restrict x, ptrdiff_t x_stride, int K, const float *restrict panel, const float *bias, int add, const float *next,
-    ptrdiff_t next_rate, const float *ahead, ptrdiff_t ahead_rate, float *restrict y, ptrdiff_t y_stride
-) {
-    vec c[ROWS][WIDE];
-#pragma GCC unroll 2
-    for (int j = 0; j < WIDE; j++) {
-        const vec first = bias ? load(bias + j * LANES) : all(0.0f);
-#pragma GCC unroll 12
-        for (int i = 0; i < ROWS; i++) c[i][j] = add ? load(y + i * y_stride + j * LANES) : first;
-    }
-    /* A pointer for each three rows, which the compiler is kept from making one for each: there are too few registers. */
-    const float *rows[ROWS / 3];
-    for (int g = 0; g < ROWS / 3; g++) rows[g] = x + 3 * g * x_stride;
-    for (int k = 0; k < K; k++) {
-        __builtin_prefetch(next, 0, 2);
-        __builtin_prefetch(ahead, 0, 2);
-        next += next_rate, ahead += ahead_rate;
-        vec w[WIDE];
-#pragma GCC unroll 2
-        for (int j = 0; j < WIDE; j++) w[j] = load(panel + j * LANES);
-        panel += PANEL;
-#pragma GCC unroll 4
-        for (int g = 0; g < ROWS / 3; g++) {
-            __asm__("" : "+r"(rows[g]));
-#pragma GCC unroll 3
-            for (int i = 0; i < 3; i++) {
-                const vec a = all(rows[g][i * x_stride]);
-#pragma GCC unroll 2
-                for (int j = 0; j < WIDE; j++) c[3 * g + i][j] += a * w[j];
-            }
-            rows[g]++;
-        }
-    }
-#pragma GCC unroll 12
-    for (int i = 0; i < ROWS; i++)
-#pragma GCC unroll 2
-        for (int j = 0; j < WIDE; j++) store(y + i * y_stride + j * LANES, c[i][j]);
-}
-
 static void product(
     Rows x, const float *panels, const float *bias, int N, int silu, int add, Ahead *ahead, float *y, ptrdiff_t y_stride
 ) {
@@ -158,14 +113,11 @@ static void product(
         for (int row = 0; row < x.rows; row += ROWS, next += x.K * rate) {
             const int more = ahead && ahead->count-- > 0;
             float *out = y + row * y_stride + n;
-            tile(x.x + row * x.stride, x.stride, x.K, panel, bias ? bias + n : NULL, add, next, rate, more ? ahead->piece : next,
+            tile(x.x + row * x.stride, x.stride, 1, x.K, panel, bias ? bias + n : NULL, add, next, rate, more ? ahead->piece : next,
                  more ? (ahead->floats + x.K - 1) / x.K : 0, out, y_stride);
             if (silu) activate(out, y_stride, ROWS);
             if (more) ahead->piece += ahead->stride;
         }
     }
 }
-
-static void begin_tiles(void) {}
-static void end_tiles(void) {}
 #endif

@@ -1,5 +1,6 @@
-"""Matrix products of float32 on the tile registers of recent x86 processors (products.c), to float32's precision;
-PyTorch's own wherever there are none, and where the products are too small to gain.
+"""Matrix products of float32 in C (products.c): on the tile registers of recent Intel processors, to float32's
+precision, and on the wide vectors of AMD's, for which PyTorch's library is not made; PyTorch's own everywhere else, and
+where the products are too small to gain.
 """
 
 from __future__ import annotations
@@ -17,16 +18,27 @@ from twm import native
 
 SOURCE = Path(__file__).with_suffix(".c")
 
-# In multiply-adds, and in rows, columns and inputs: with fewer, to split the operands costs more than the products save
-# (measured on the updates of both presets, docs/performance.md).
-WORTH_IT = 1 << 24
-LEAST = 96
+# Rows, columns and inputs at least, and multiply-adds at least, of each product on tiles, for which operands are split,
+# and of all products of a call on vectors (measured on the updates of both presets, docs/performance.md).
+LEAST = {"tiles": 96, "vectors": 24}
+WORTH_IT = {"tiles": 1 << 24, "vectors": 1 << 21}
 
 
-def library() -> ctypes.CDLL | None:
-    """The compiled C file; None where there are no tile registers, or the compiler does not know them."""
-    found = native.load(SOURCE) if native.tiles() else None
-    return found if hasattr(found, "multiply") else None
+def unit() -> str | None:
+    """What products are taken on here: ``"tiles"``, ``"vectors"``, or None where PyTorch's are as fast."""
+    if (c := native.load(SOURCE)) is None:
+        return None
+    c.unit.restype = ctypes.c_char_p
+    name: bytes | None = c.unit()
+    return None if name is None else name.decode()
+
+
+def worth_it(count: int, M: int, N: int, K: int) -> bool:
+    """Whether ``count`` products of (M, K) and (K, N) are large enough, where there is a unit."""
+    name = unit()
+    if name is None or min(M, N, K) < LEAST[name]:
+        return False
+    return (count if name == "vectors" else 1) * M * N * K >= WORTH_IT[name]
 
 
 def fits(*operands: Tensor) -> bool:
@@ -36,7 +48,7 @@ def fits(*operands: Tensor) -> bool:
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
         and torch.get_num_threads() == 1
-        and library() is not None
+        and unit() is not None
     )
 
 
@@ -57,7 +69,9 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         # Whether it fits comes first: while a model is exported, sizes are symbols.
-        if not fits(x, self.weight) or not _large(x.numel() // self.in_features, self.out_features, self.in_features):
+        if not fits(x, self.weight) or not worth_it(
+            1, x.numel() // self.in_features, self.out_features, self.in_features
+        ):
             return F.linear(x, self.weight, self.bias)
         y: Tensor = _Linear.apply(x, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return y
@@ -89,19 +103,14 @@ class _Linear(torch.autograd.Function):
         return of_x, of_weight, g.sum(0) if need_bias else None
 
 
-def _large(M: int, N: int, K: int) -> bool:
-    return min(M, N, K) >= LEAST and M * N * K >= WORTH_IT
-
-
 def _multiply(x: Tensor, w: Tensor, out: Tensor, bias: Tensor | None, *, add: bool) -> bool:
     """Whether it was done."""
     (P, M, K), N = x.shape, w.shape[2]
-    if not (_large(M, N, K) and fits(x, w, out)) or out.stride(2) != 1:
+    if not (fits(x, w, out) and worth_it(P, M, N, K)) or out.stride(2) != 1:
         return False
     x, w = (y if 1 in y.stride()[1:] else y.contiguous() for y in (x, w))
-    c = library()
-    if c is None:
-        return False
+    c = native.load(SOURCE)
+    assert c is not None
     strides = [(ctypes.c_ssize_t * 3)(*y.stride()) for y in (x, w, out)]
     begin = None if bias is None else bias.detach().contiguous()
     pointers = [ctypes.c_void_p(None if y is None else y.data_ptr()) for y in (x, w, begin, out)]

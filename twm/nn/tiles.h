@@ -1,4 +1,4 @@
-/* Matrix products on the tile registers of recent x86 processors (AMX), to float32's precision.
+/* Tiles of matrix products: on the tile registers of recent x86 processors (AMX), to float32's precision, or on vectors.
 
    A tile product multiplies numbers of 8 significant bits (bfloat16) and adds up in float32, at sixteen times the speed of
    vectors. A float32 has 24 bits and is the sum of three such numbers, x = x0 + x1 + x2, exactly. Of the nine products that
@@ -10,10 +10,14 @@
 
 #include "vectors.h"
 
-#if defined(TILES) && defined(__AMX_BF16__) && LANES == 16
+/* Outputs whose weights lie together, and vectors of them. */
+enum { WIDE = 2, PANEL = LANES * WIDE };
+
+#if defined(TILES) && defined(__AMX_BF16__) && AVX512
 #define HAVE_TILES 1
 
 enum { SIDE = 16, DEPTH = 32, TILE = SIDE * SIDE, PARTS = 3, SPLIT = PARTS * TILE }; /* sizes in floats */
+enum { ROWS = SIDE }; /* of a product that are rounded up to */
 
 typedef uint32_t pairs __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
@@ -37,28 +41,6 @@ static inline __attribute__((always_inline)) void split(vec first, vec second, f
         const pairs a = (pairs)first + 0x8000u, b = ((pairs)second + 0x8000u) & top; /* rounded to nearest */
         store(line + part * TILE, (vec)(a >> 16 | b));
         first -= (vec)(a & top), second -= (vec)b;
-    }
-}
-
-/* So many numbers of a row, from none to a vector of them; zeros after them. */
-static inline vec load_first(const float *p, int count) {
-    if (count >= LANES) return load(p);
-    return (vec)_mm512_maskz_loadu_ps(count > 0 ? (1u << count) - 1 : 0, p);
-}
-
-static inline __attribute__((always_inline)) void transpose(vec *x) {
-    for (int half = 1; half < LANES; half *= 2) {
-        ints even, odd;
-        for (int l = 0; l < LANES; l++) {
-            even[l] = l & half ? LANES + (l ^ half) : l;
-            odd[l] = l & half ? LANES + l : l ^ half;
-        }
-        for (int i = 0; i < LANES; i++)
-            if (!(i & half)) {
-                const vec a = x[i], b = x[i | half];
-                x[i] = (vec)_mm512_permutex2var_ps((__m512)a, (__m512i)even, (__m512)b);
-                x[i | half] = (vec)_mm512_permutex2var_ps((__m512)a, (__m512i)odd, (__m512)b);
-            }
     }
 }
 
@@ -153,4 +135,57 @@ static inline __attribute__((always_inline)) void multiply_tiles(
 }
 #else
 #define HAVE_TILES 0
+
+/* Rows of a product that are held in registers at a time, to which rows are rounded up. */
+enum { ROWS = LANES == 16 ? 12 : 6 };
+
+/* y = x W^T + bias, or y += x W^T if add, for ROWS rows x, whose numbers lie `along` floats apart, and a panel of W. Not
+   inlined, so that the compiler has all registers for it. Meanwhile two streams of memory come into the cache, so many floats
+   of each for each of the K inputs. */
+static __attribute__((noinline, unused)) void tile(
+    const float *restrict x, ptrdiff_t x_stride, ptrdiff_t along, int K, const float *restrict panel, const float *bias, int add,
+    const float *next, ptrdiff_t next_rate, const float *ahead, ptrdiff_t ahead_rate, float *restrict y, ptrdiff_t y_stride
+) {
+    vec c[ROWS][WIDE];
+#pragma GCC unroll 2
+    for (int j = 0; j < WIDE; j++) {
+        const vec first = bias ? load(bias + j * LANES) : all(0.0f);
+#pragma GCC unroll 12
+        for (int i = 0; i < ROWS; i++) c[i][j] = first;
+    }
+    /* A pointer for each three rows, which the compiler is kept from making one for each: there are too few registers. */
+    const float *rows[ROWS / 3];
+    for (int g = 0; g < ROWS / 3; g++) rows[g] = x + 3 * g * x_stride;
+    for (int k = 0; k < K; k++) {
+        __builtin_prefetch(next, 0, 2);
+        __builtin_prefetch(ahead, 0, 2);
+        next += next_rate, ahead += ahead_rate;
+        vec w[WIDE];
+#pragma GCC unroll 2
+        for (int j = 0; j < WIDE; j++) w[j] = load(panel + j * LANES);
+        panel += PANEL;
+#pragma GCC unroll 4
+        for (int g = 0; g < ROWS / 3; g++) {
+            __asm__("" : "+r"(rows[g]));
+#pragma GCC unroll 3
+            for (int i = 0; i < 3; i++) {
+                const vec a = all(rows[g][i * x_stride]);
+#pragma GCC unroll 2
+                for (int j = 0; j < WIDE; j++) c[3 * g + i][j] += a * w[j];
+            }
+            rows[g] += along;
+        }
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 2
+        for (int j = 0; j < WIDE; j++) {
+            float *out = y + i * y_stride + j * LANES;
+            if (add) c[i][j] += load(out);
+            store(out, c[i][j]);
+        }
+}
+
+static inline void begin_tiles(void) {}
+static inline void end_tiles(void) {}
 #endif

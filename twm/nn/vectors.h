@@ -5,13 +5,21 @@
 #include <stdint.h>
 #include <string.h>
 
+#if !defined(LANES) /* tests ask for others: the compiler makes them of what there is */
 #if defined(__AVX512F__)
-#include <immintrin.h>
 #define LANES 16
 #elif defined(__AVX2__)
 #define LANES 8
 #else
 #define LANES 4
+#endif
+#endif
+
+#if LANES == 16 && defined(__AVX512F__)
+#define AVX512 1
+#include <immintrin.h>
+#else
+#define AVX512 0
 #endif
 
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
@@ -47,7 +55,7 @@ static inline vec exponential(vec x) {
 
 /* 1 / x to about one unit in the last place; x is neither 0 nor infinite. */
 static inline vec reciprocal(vec x) {
-#if LANES == 16
+#if AVX512
     const vec y = (vec)_mm512_rcp14_ps((__m512)x);
     return y + y * (1.0f - x * y);
 #else
@@ -75,3 +83,28 @@ static inline void store_some(float *y, vec x, ptrdiff_t count) {
     store(some, x);
     memcpy(y, some, sizeof(float) * count);
 }
+
+#if AVX512
+/* So many numbers of a row, from none to a vector of them; zeros after them. */
+static inline vec load_first(const float *p, int count) {
+    if (count >= LANES) return load(p);
+    return (vec)_mm512_maskz_loadu_ps(count > 0 ? (1u << count) - 1 : 0, p);
+}
+
+/* Of as many vectors as they have lanes. */
+static inline __attribute__((always_inline)) void transpose(vec *x) {
+    for (int half = 1; half < LANES; half *= 2) {
+        ints even, odd;
+        for (int l = 0; l < LANES; l++) {
+            even[l] = l & half ? LANES + (l ^ half) : l;
+            odd[l] = l & half ? LANES + l : l ^ half;
+        }
+        for (int i = 0; i < LANES; i++)
+            if (!(i & half)) {
+                const vec a = x[i], b = x[i | half];
+                x[i] = (vec)_mm512_permutex2var_ps((__m512)a, (__m512i)even, (__m512)b);
+                x[i | half] = (vec)_mm512_permutex2var_ps((__m512)a, (__m512i)odd, (__m512)b);
+            }
+    }
+}
+#endif

@@ -251,7 +251,7 @@ def machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "native": native.loaded(),
-        "tiles": products.library() is not None,
+        "products": products.unit(),
     }
 
 
