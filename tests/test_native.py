@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -100,11 +101,14 @@ def test_no_such_compiler(source: Path, named: str, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("path", native.SOURCES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("lanes", [4, 8, 16, "16 of 8", "tiles"])
-def test_no_warnings(path: Path, lanes: int | str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", ["gcc", "clang"])
+def test_no_warnings(path: Path, lanes: int | str, program: str, tmp_path: Path) -> None:
     """With vectors of 4, 8 and 16 numbers, also where the processor has none of 16, and with tiles if it has any."""
     widths = {"tiles": ["-DTILES"], "16 of 8": ["-DLANES=16", "-mno-avx512f", "-Wno-psabi"]}
     width = widths.get(str(lanes), [f"-DLANES={lanes}"])
-    strict = [*native.compiler(), *native.FLAGS, "-Wextra", "-Werror", *width]
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    strict = [program, *native.FLAGS, "-Wextra", "-Werror", *width]
     subprocess.run([*strict, str(path), "-o", str(tmp_path / "x.so")], check=True)
 
 
@@ -134,6 +138,16 @@ def test_switched_off(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert native.load(source) is None
 
 
+def test_some_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = native.loaded()
+    monkeypatch.setenv("TWM_NATIVE", "-latents, -screen")
+    assert native.loaded() == [name for name in here if name not in ("latents", "screen")]
+    for wrong in ("latents", "-latent", "vectors", "1", "-latents,"):
+        monkeypatch.setenv("TWM_NATIVE", wrong)
+        with pytest.raises(ValueError, match=r"TWM_NATIVE: expected 0 .* latents, .*, got '"):
+            native.loaded()
+
+
 def test_tiles_only_where_the_system_grants_them(monkeypatch: pytest.MonkeyPatch) -> None:
     native.tiles.cache_clear()
     granted = native.tiles()
@@ -143,6 +157,6 @@ def test_tiles_only_where_the_system_grants_them(monkeypatch: pytest.MonkeyPatch
     assert not native.tiles()
     native.tiles.cache_clear()
     monkeypatch.undo()
-    monkeypatch.setenv("TWM_NATIVE", "vectors")
+    monkeypatch.setenv("TWM_NATIVE", "-tiles")
     assert not native.tiles()
     native.tiles.cache_clear()

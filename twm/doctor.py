@@ -183,10 +183,13 @@ def _device_text(device: Mapping[str, Any]) -> str:
 
 
 def _native_text(native: Mapping[str, Any]) -> str:
-    if len(native["loaded"]) == native["files"]:
+    asked = os.environ.get("TWM_NATIVE")
+    if native["loaded"]:
         products = {"tiles": "tile registers", "vectors": "vectors", None: "PyTorch's"}[native["products"]]
-        return f"{', '.join(native['loaded'])} (C, built by {native['compiler']}; matrix products: {products})"
-    reason = "switched off (TWM_NATIVE=0)" if os.environ.get("TWM_NATIVE") == "0" else "not built"
+        missing = native["files"] - len(native["loaded"])
+        rest = f"; TWM_NATIVE={asked}" if asked else f"; {missing} more not built" if missing else ""
+        return f"{', '.join(native['loaded'])} (C, built by {native['compiler']}; matrix products: {products}{rest})"
+    reason = f"switched off (TWM_NATIVE={asked})" if asked else "not built"
     if native["compiler"] is None:
         reason = "no C compiler (Debian: apt-get install gcc)"
     return f"{reason}: training and games take longer"

@@ -4,7 +4,8 @@ cannot be.
 Each is a C file beside the Python that has the same in plain words; a test holds both equal. The machine's own
 compiler builds it for the machine's own processor, once: the library is kept in the user's cache under a name made of
 the source, the compiler and the processor. No compiler, no cache, a failed build: the plain version runs, and
-``twm doctor`` says so.
+``twm doctor`` says so. ``TWM_NATIVE=0`` does without all of them; ``TWM_NATIVE=-products,-tiles`` without those files
+and the processor's tile registers, for comparing.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-Wall", "-Werror=implicit-function-declaration")
 SOURCES = tuple(sorted(Path(__file__).parent.rglob("*.c")))  # of the whole package
+TILES = "tiles"
 
 _plain_only = False
 
@@ -45,8 +47,25 @@ def is_plain_only() -> bool:
 
 
 def load(source: Path) -> ctypes.CDLL | None:
-    """The library of a C file, or None where it cannot be had. ``TWM_NATIVE=0`` means: never."""
-    return None if _plain_only or os.environ.get("TWM_NATIVE") == "0" else _load(source)
+    """The library of a C file, or None where it cannot be had or is not wanted."""
+    return None if _plain_only or _left_out(source.stem) else _load(source)
+
+
+def _left_out(name: str) -> bool:
+    asked = os.environ.get("TWM_NATIVE", "")
+    return asked == "0" or name in _names(asked)
+
+
+@functools.cache
+def _names(asked: str) -> frozenset[str]:
+    names = [name.strip() for name in asked.split(",")] if asked else []
+    known = {TILES, *(source.stem for source in SOURCES)}
+    if wrong := [name for name in names if name[:1] != "-" or name[1:] not in known]:
+        raise ValueError(
+            f"TWM_NATIVE: expected 0 (no C files), or what to leave out, each after a minus and with commas between "
+            f"them ({', '.join(sorted(known))}), got {', '.join(map(repr, wrong))}"
+        )
+    return frozenset(name[1:] for name in names)
 
 
 @functools.cache
@@ -64,11 +83,8 @@ def loaded() -> list[str]:
 
 @functools.cache
 def tiles() -> bool:
-    """Whether this process may use the processor's tile registers (AMX): Linux wants to be asked first.
-
-    ``TWM_NATIVE=vectors`` means: never, for comparing.
-    """
-    if os.environ.get("TWM_NATIVE") == "vectors" or (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+    """Whether this process may use the processor's tile registers (AMX): Linux wants to be asked first."""
+    if _left_out(TILES) or (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         return False
     arch_prctl, permission, tile_data = 158, 0x1023, 18
     return ctypes.CDLL(None).syscall(arch_prctl, permission, tile_data) == 0

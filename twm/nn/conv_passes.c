@@ -73,7 +73,7 @@ MAP winograd_analyse(const int taps, const Plan *p, const float *restrict wide, 
             for (int x = 0; x < p->columns; x++)
                 for (int j = 0; j < p->stride; j++) {
                     const float *in = wide + n * height_of(p) * row + 2 * y * down + j * row + 2 * x * run;
-#pragma GCC ivdep
+                    INDEPENDENT
                     for (int i = 0; i < run; i++) {
                         float t[16];
                         for (int a = 0; a < P; a++)
@@ -94,7 +94,7 @@ MAP winograd_synthesise(const int taps, const Plan *p, const float *restrict poi
             for (int x = 0; x < p->columns; x++)
                 for (int j = 0; j < p->stride; j++) {
                     float *out = wide + n * height_of(p) * row + 2 * y * down + j * row + 2 * x * run;
-#pragma GCC ivdep
+                    INDEPENDENT
                     for (int i = 0; i < run; i++) {
                         float t[16];
                         for (int a = 0; a < P * P; a++) t[a] = points[a * size + i];
@@ -153,7 +153,7 @@ MAP winograd_spread(const int taps, const Plan *p, const float *restrict narrow,
     for (int y = 0; y < p->n * p->rows; y++)
         for (int x = 0; x < p->columns; x++, points += O) {
             const float *in = narrow + 2 * y * down + 2 * x * O;
-#pragma GCC ivdep
+            INDEPENDENT
             for (int i = 0; i < O; i++) {
                 float t[16];
                 for (int a = 0; a < 2; a++)
@@ -171,7 +171,7 @@ MAP winograd_collect(const int taps, const Plan *p, const float *restrict points
     for (int y = 0; y < p->n * p->rows; y++)
         for (int x = 0; x < p->columns; x++, points += O) {
             float *out = narrow + 2 * y * down + 2 * x * O;
-#pragma GCC ivdep
+            INDEPENDENT
             for (int i = 0; i < O; i++) {
                 float t[16];
                 for (int a = 0; a < P * P; a++) t[a] = points[a * size + i];

@@ -22,6 +22,13 @@
 #define AVX512 0
 #endif
 
+/* Before a loop whose passes do not depend on each other, which the compiler cannot see. */
+#if defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t ints __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
