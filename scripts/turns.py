@@ -79,7 +79,8 @@ def main() -> None:
         told.send(False)
         process.join()
 
-    print(f"{options.preset}, {options.env}, {matmul_gflops(torch.device('cpu')):.0f} GFLOPS, {options.rounds} rounds\n")
+    gflops = matmul_gflops(torch.device("cpu"))
+    print(f"{options.preset}, {options.env}, {gflops:.0f} GFLOPS, {options.rounds} rounds\n")
     print(f"| part | {' | '.join(ways)} |\n|---{'|---:' * len(ways)}|")
     for i, part in enumerate(PARTS):
         seconds = [[one[way][i] for one in rounds[1:]] for way in range(len(ways))]
