@@ -24,14 +24,6 @@ static void product(
     Rows x, const float *panels, const float *bias, int N, int silu, int add, Ahead *ahead, float *y, ptrdiff_t y_stride
 );
 
-static void activate(float *y, ptrdiff_t stride, int rows) {
-    for (int i = 0; i < rows; i++)
-        for (int j = 0; j < PANEL; j += LANES) {
-            const vec x = load(y + i * stride + j);
-            store(y + i * stride + j, x * sigmoid(x));
-        }
-}
-
 #if HAVE_TILES
 /* Rows that pass a layer of the transformer together, and its feedforward network, for so many hidden units at a time: their
    tiles and those of the weights lie in the second-level cache. */
@@ -66,21 +58,24 @@ static void product(
     const int turns = (tiles + 1) / 2, part = panel / turns;
     Ahead following = {panels + panel, part, N / PANEL * turns, part};
     if (!ahead && turns > 1) ahead = &following;
+    Pending earlier = {NULL, y_stride, 0};
     for (int n = 0; n < N; n += PANEL, panels += panel)
         for (int i = 0; i < tiles; i += 2) {
             float *out = y + i * SIDE * y_stride + n;
             const float *in = x.x + i * (panel / 2), *start = add ? out : bias ? bias + n : NULL;
             const ptrdiff_t stride = add ? y_stride : 0;
             const int two = i + 1 < tiles;
-            Stream next = {NULL, 0};
+            Stream next = {NULL, 0, INT_MAX, 0, 0};
             if (ahead && ahead->count-- > 0) {
-                next = (Stream){(const char *)ahead->piece, 2 * ahead->floats / steps};
+                next.at = (const char *)ahead->piece, next.rate = (ahead->floats / steps + 31) / 32;
                 ahead->piece += ahead->stride;
             }
-            if (two) multiply_tiles(2, in, panels, steps, start, stride, out, y_stride, next);
-            else multiply_tiles(1, in, panels, steps, start, stride, out, y_stride, next);
-            if (silu) activate(out, y_stride, two ? 2 * SIDE : SIDE);
+            if (two) multiply_tiles(2, in, panels, steps, start, stride, out, y_stride, next, &earlier);
+            else multiply_tiles(1, in, panels, steps, start, stride, out, y_stride, next, &earlier);
+            while (earlier.rows) activate_row(&earlier);
+            if (silu) earlier = (Pending){out, y_stride, two ? 2 * SIDE : SIDE};
         }
+    while (earlier.rows) activate_row(&earlier);
 }
 
 #else
@@ -103,6 +98,14 @@ static Rows rows_of(const float *x, ptrdiff_t stride, int rows, int K, float *ro
 }
 
 static Rows some_rows(Rows x, int first, int count) { return (Rows){x.x + first * x.stride, x.stride, count, x.K}; }
+
+static void activate(float *y, ptrdiff_t stride, int rows) {
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < PANEL; j += LANES) {
+            const vec x = load(y + i * stride + j);
+            store(y + i * stride + j, x * sigmoid(x));
+        }
+}
 
 static void product(
     Rows x, const float *panels, const float *bias, int N, int silu, int add, Ahead *ahead, float *y, ptrdiff_t y_stride

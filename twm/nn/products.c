@@ -40,11 +40,14 @@ int multiply(
 /* Numbers summed over at a time, and columns whose tiles lie ready meanwhile: they fill half of a second-level cache. */
 enum { DEEP = 256, BROAD = 512, BLOCK = 2 * SIDE };
 
-/* One block of up to 32 x 32 of y, whose rows begin with those of `start`, `start_stride` apart, or with 0. */
+/* One block of up to 32 x 32 of y, whose rows begin with those of `start`, `start_stride` apart, or with 0. Meanwhile the rows of
+   `next`, a block that is written afterwards, come into the cache. */
 static void block(
     const float *x, const float *w, int steps, const float *start, ptrdiff_t start_stride, float *y, ptrdiff_t y_stride,
-    int rows, int columns
+    int rows, int columns, const float *next
 ) {
+    const Stream coming = {(const char *)next, 4 * (y_stride - BLOCK), 2, 0, ceiling(BLOCK, steps)};
+    Pending nothing = {NULL, 0, 0};
     float edge[BLOCK * BLOCK], *to = y;
     ptrdiff_t stride = y_stride;
     const int partial = rows % SIDE || columns < BLOCK;
@@ -53,8 +56,8 @@ static void block(
         for (int i = 0; i < rows && start; i++) memcpy(edge + i * BLOCK, start + i * start_stride, sizeof(float) * columns);
         if (start) start = edge, start_stride = BLOCK;
     }
-    if (rows > SIDE) multiply_tiles(2, x, w, steps, start, start_stride, to, stride, (Stream){NULL, 0});
-    else multiply_tiles(1, x, w, steps, start, start_stride, to, stride, (Stream){NULL, 0});
+    if (rows > SIDE) multiply_tiles(2, x, w, steps, start, start_stride, to, stride, coming, &nothing);
+    else multiply_tiles(1, x, w, steps, start, start_stride, to, stride, coming, &nothing);
     for (int i = 0; i < rows && partial; i++) memcpy(y + i * y_stride, edge + i * BLOCK, sizeof(float) * columns);
 }
 
@@ -92,8 +95,9 @@ int multiply(
                     for (int j = 0; j < columns; j += BLOCK) {
                         float *to = y + m * y_strides[1] + n + j;
                         const float *start = more ? to : bias ? bias + n + j : NULL;
+                        const float *next = j + BLOCK < columns ? to + BLOCK : y + (m + BLOCK) * y_strides[1] + n;
                         block(left, right + j / SIDE * steps * SPLIT, steps, start, more ? y_strides[1] : 0, to, y_strides[1],
-                              rows, least(columns - j, BLOCK));
+                              rows, least(columns - j, BLOCK), next);
                     }
                 }
             }

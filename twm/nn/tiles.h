@@ -78,22 +78,43 @@ static __attribute__((noinline)) void take(
     else take_some(0, x, apart, 1, SIDE, DEPTH, tile);
 }
 
-/* Memory to fetch while tiles are multiplied, so many bytes twice at each step: more at a time would keep tiles from loading. */
+/* Memory to fetch while tiles are multiplied: pieces of so many lines of 64 bytes, with gaps between them, `rate` lines twice at
+   each step. More at a time would keep tiles from loading. */
 typedef struct {
     const char *at;
-    int rate;
+    ptrdiff_t gap;
+    int piece, taken, rate;
 } Stream;
 
 static inline __attribute__((always_inline)) void fetch(Stream *stream) {
-    for (int i = 0; i < stream->rate; i += 64) __builtin_prefetch(stream->at + i, 0, 2);
-    stream->at += stream->rate;
+    for (int i = 0; i < stream->rate; i++, stream->at += 64) {
+        if (stream->taken++ == stream->piece) stream->at += stream->gap, stream->taken = 1;
+        __builtin_prefetch(stream->at, 0, 2);
+    }
+}
+
+/* Rows of PANEL numbers that wait for SiLU: vectors compute while tiles are multiplied. */
+typedef struct {
+    float *y;
+    ptrdiff_t stride;
+    int rows;
+} Pending;
+
+static inline __attribute__((always_inline)) void activate_row(Pending *pending) {
+    if (pending->rows == 0) return;
+    for (int j = 0; j < PANEL; j += LANES) {
+        const vec x = load(pending->y + j);
+        store(pending->y + j, x * sigmoid(x));
+    }
+    pending->y += pending->stride, pending->rows--;
 }
 
 /* y = start + x w for one or two tiles of rows and two of columns, `steps` deep. `start` has rows `start_stride` apart (0: one
-   for all) or is NULL. The tiles of a row or a column lie one after the other. */
+   for all) or is NULL. The tiles of a row or a column lie one after the other. Meanwhile memory comes in and rows of an
+   earlier product are activated, four at a step. */
 static inline __attribute__((always_inline)) void multiply_tiles(
     const int rows, const float *x, const float *w, int steps, const float *start, ptrdiff_t start_stride, float *y,
-    ptrdiff_t y_stride, Stream next
+    ptrdiff_t y_stride, Stream next, Pending *earlier
 ) {
     const float *x2 = x + steps * SPLIT, *w2 = w + steps * SPLIT;
     if (start) {
@@ -122,10 +143,14 @@ static inline __attribute__((always_inline)) void multiply_tiles(
         LEFT(0) RIGHT(0) PRODUCTS
         fetch(&next);
         RIGHT(2) PRODUCTS
+        activate_row(earlier);
         RIGHT(1) PRODUCTS
+        activate_row(earlier);
         fetch(&next);
         LEFT(1) PRODUCTS
+        activate_row(earlier);
         RIGHT(0) PRODUCTS
+        activate_row(earlier);
         LEFT(2) PRODUCTS
     }
     _tile_stored(0, y, 4 * y_stride);

@@ -39,26 +39,22 @@ void pack(const float *weight, int N, int K, float *panels) {
     for (int n = 0; n < N; n += PANEL) pack_panel(weight + (ptrdiff_t)n * K, K, panels + n / PANEL * panel_floats(K));
 }
 
-/* Whole arrays x (rows, K) and y (rows, N), with no room after them. Returns 0, or -1 if there is no memory. */
+/* x is (rows, K), with no room after it, y (rows + spare_tokens(), N). Returns 0, or -1 if there is no memory. */
 int linear(const float *x, int rows, int K, const float *panels, const float *bias, int N, int silu, float *y) {
     const int most = rows < BLOCK ? rows : BLOCK;
-    const size_t spare = ROWS * (size_t)(K + N);
-    float *in = aligned_alloc(64, (sizeof(float) * (room_floats(most, K) + spare) + 63) / 64 * 64);
+    const size_t last = ROWS * (size_t)K; /* the last rows, where as many are read as they are rounded up to */
+    float *in = aligned_alloc(64, (sizeof(float) * (last + room_floats(most, K)) + 63) / 64 * 64);
     if (!in) return -1;
-    float *out = in + ROWS * K, *room = in + spare;
     begin_tiles();
-    for (int row = 0; row < rows;) {
-        const int left = rows - row < BLOCK ? rows - row : BLOCK, whole = left / ROWS * ROWS;
-        if (whole) {
-            product(rows_of(x + (ptrdiff_t)row * K, K, whole, K, room), panels, bias, N, silu, 0, NULL, y + (ptrdiff_t)row * N, N);
-            row += whole;
-        } else {
-            memset(in, 0, sizeof(float) * ROWS * K);
-            memcpy(in, x + (ptrdiff_t)row * K, sizeof(float) * left * K);
-            product(rows_of(in, K, ROWS, K, room), panels, bias, N, silu, 0, NULL, out, N);
-            memcpy(y + (ptrdiff_t)row * N, out, sizeof(float) * left * N);
-            row += left;
+    for (int row = 0, count; row < rows; row += count) {
+        const int left = rows - row < BLOCK ? rows - row : BLOCK;
+        const float *from = x + (ptrdiff_t)row * K;
+        count = HAVE_TILES || left < ROWS ? left : left / ROWS * ROWS;
+        if (!HAVE_TILES && count < ROWS) {
+            memset(in, 0, sizeof(float) * last);
+            from = memcpy(in, from, sizeof(float) * count * K);
         }
+        product(rows_of(from, K, count, K, in + last), panels, bias, N, silu, 0, NULL, y + (ptrdiff_t)row * N, N);
     }
     end_tiles();
     free(in);
@@ -144,17 +140,20 @@ static inline __attribute__((always_inline)) vec sums(vec *x) {
     return x[0];
 }
 
-/* Scores of one query with all keys; masked, and past the last key, -inf. Returns the largest. */
+/* Scores of one query with all keys; masked, and past the last key, -inf. Returns the largest. With each key so many lines of
+   `next` are fetched. */
 static inline __attribute__((always_inline)) float score(
     const int d, int keys, const float *query, const float *memory, const float *distance, const int32_t *allowed,
-    float *scores
+    const char **next, int rate, float *scores
 ) {
     vec largest = all(-INFINITY);
     for (int j = 0; j < keys; j += LANES) {
+        const int last = keys - 1 - j; /* again instead of those after it, which are not in the cache */
         vec products[LANES];
 #pragma GCC unroll 16
         for (int key = 0; key < LANES; key++) {
-            const float *row = memory + (ptrdiff_t)(j + key) * 2 * d;
+            const float *row = memory + (ptrdiff_t)(j + (key < last ? key : last)) * 2 * d;
+            for (int i = 0; i < rate; i++, *next += 64) __builtin_prefetch(*next, 0, 2);
             products[key] = load(query) * load(row);
             for (int i = LANES; i < d; i += LANES) products[key] += load(query + i) * load(row + i);
         }
@@ -202,18 +201,19 @@ static inline __attribute__((always_inline)) void mix(
     }
 }
 
-/* S queries of one row and head. Distances are counted from the last token: the query s tokens before it reads s columns
+/* S queries of one row and head; the memory of the next row comes in meanwhile. Distances are counted from the last token: the query s tokens before it reads s columns
    further right. */
 static inline __attribute__((always_inline)) void attend_row(
     const int S, const int d, const Sizes *z, const float *q, ptrdiff_t q_stride, const float *memory,
     const float *distance, const int32_t *allowed, float *y, ptrdiff_t y_stride
 ) {
-    const int stride = padded(z->keys);
+    const int stride = padded(z->keys), rate = HAVE_TILES ? z->keys * d / 8 / (S * stride) : 0;
+    const char *next = (const char *)(memory + (ptrdiff_t)z->room * 2 * d);
     float scores[MOST_QUERIES * stride];
     for (int s = 0; s < S; s++) {
         const float *columns = distance + (ptrdiff_t)s * (z->distances + GAP) + z->skipped + (S - 1 - s);
         float *row = scores + s * stride;
-        weigh(row, z->keys, score(d, z->keys, q + s * q_stride, memory, columns, allowed + (ptrdiff_t)s * stride, row));
+        weigh(row, z->keys, score(d, z->keys, q + s * q_stride, memory, columns, allowed + (ptrdiff_t)s * stride, &next, rate, row));
     }
     if (d % (4 * LANES) == 0) mix(S, 4, d, z->keys, scores, stride, memory, y, y_stride);
     else mix(S, 1, d, z->keys, scores, stride, memory, y, y_stride);

@@ -132,12 +132,12 @@ class PackedLinear:
         rows, K = x.shape
         if self._inputs != K or x.dtype != torch.float32:
             raise ValueError(f"expected {self._inputs} numbers of float32 a row, but got {K} of {x.dtype}")
-        x, N = x.contiguous(), len(self._bias)
-        y = x.new_empty(rows, N)
+        c, x, N = _required(), x.contiguous(), len(self._bias)
+        y = x.new_empty(rows + c.spare_tokens(), N)
         pointers = [_pointer(part) for part in (x, self._panels, self._bias, y)]
-        if _required().linear(pointers[0], rows, K, *pointers[1:3], N, self.silu, pointers[3]):
+        if c.linear(pointers[0], rows, K, *pointers[1:3], N, self.silu, pointers[3]):
             raise MemoryError(f"no memory for a product of {rows} rows")
-        return y[:, : self._outputs]
+        return y[:rows, : self._outputs]
 
 
 def _required() -> ctypes.CDLL:

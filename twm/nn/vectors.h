@@ -1,5 +1,6 @@
 /* Vectors of floats as wide as the processor's, by the extensions that GCC and Clang share. */
 
+#include <limits.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
