@@ -20,6 +20,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A C file, and a cache of its own; tests of the real files elsewhere need a compiler as well."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("TWM_NATIVE", raising=False)
+    monkeypatch.setattr(native, "halves", lambda: False)  # to find out takes a C file, too
     native._load.cache_clear()
     path = tmp_path / "answer.c"
     path.write_text(SOURCE)
@@ -61,8 +62,9 @@ def test_another_header_is_another_library(source: Path) -> None:
         assert library.answer() == number
 
 
-def test_several_processes_may_build_at_once(source: Path) -> None:
+def test_several_processes_may_build_at_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All get the library, and nothing half-written stays behind."""
+    monkeypatch.setenv("TWM_NATIVE", "-halves")  # to find out takes a C file, too
     code = f"from twm import native; from pathlib import Path; print(native.load(Path({str(source)!r})).answer())"
     with ThreadPoolExecutor(4) as pool:
         runs = [pool.submit(subprocess.check_output, [sys.executable, "-c", code], text=True) for _ in range(4)]
@@ -100,11 +102,11 @@ def test_no_such_compiler(source: Path, named: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("path", native.SOURCES, ids=lambda path: path.stem)
-@pytest.mark.parametrize("lanes", [4, 8, 16, "16 of 8", "tiles"])
+@pytest.mark.parametrize("lanes", [4, 8, 16, "16 of 8", "tiles", "halves"])
 @pytest.mark.parametrize("program", ["gcc", "clang"])
 def test_no_warnings(path: Path, lanes: int | str, program: str, tmp_path: Path) -> None:
     """With vectors of 4, 8 and 16 numbers, also where the processor has none of 16, and with tiles if it has any."""
-    widths = {"tiles": ["-DTILES"], "16 of 8": ["-DLANES=16", "-mno-avx512f", "-Wno-psabi"]}
+    widths = {"tiles": ["-DTILES"], "halves": ["-DTILES", "-DHALVES"], "16 of 8": ["-DLANES=16", "-mno-avx512f", "-Wno-psabi"]}
     width = widths.get(str(lanes), [f"-DLANES={lanes}"])
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
@@ -155,8 +157,24 @@ def test_tiles_only_where_the_system_grants_them(monkeypatch: pytest.MonkeyPatch
     native.tiles.cache_clear()
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     assert not native.tiles()
+    assert not native.halves()
     native.tiles.cache_clear()
+
+
+def test_tiles_of_bfloat16_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiles = native.tiles()
+    monkeypatch.setenv("TWM_NATIVE", "-halves")
+    assert native.tiles() == tiles
+    assert not native.halves()
     monkeypatch.undo()
     monkeypatch.setenv("TWM_NATIVE", "-tiles")
     assert not native.tiles()
+    assert not native.halves()
     native.tiles.cache_clear()
+
+
+def test_tiles_of_bfloat16_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiles = native.tiles()
+    monkeypatch.setenv("TWM_NATIVE", "-halves")
+    assert native.tiles() == tiles
+    assert not native.halves()

@@ -185,7 +185,7 @@ def _device_text(device: Mapping[str, Any]) -> str:
 def _native_text(native: Mapping[str, Any]) -> str:
     asked = os.environ.get("TWM_NATIVE")
     if native["loaded"]:
-        products = {"tiles": "tile registers", "vectors": "vectors", None: "PyTorch's"}[native["products"]]
+        products = native["products"] or "PyTorch's"
         missing = native["files"] - len(native["loaded"])
         rest = f"; TWM_NATIVE={asked}" if asked else f"; {missing} more not built" if missing else ""
         return f"{', '.join(native['loaded'])} (C, built by {native['compiler']}; matrix products: {products}{rest})"

@@ -4,8 +4,8 @@ cannot be.
 Each is a C file beside the Python that has the same in plain words; a test holds both equal. The machine's own
 compiler builds it for the machine's own processor, once: the library is kept in the user's cache under a name made of
 the source, the compiler and the processor. No compiler, no cache, a failed build: the plain version runs, and
-``twm doctor`` says so. ``TWM_NATIVE=0`` does without all of them; ``TWM_NATIVE=-products,-tiles`` without those files
-and the processor's tile registers, for comparing.
+``twm doctor`` says so. ``TWM_NATIVE=0`` does without all of them; ``TWM_NATIVE=-products,-tiles`` without that file
+and the processor's tile registers, ``-halves`` with tiles of bfloat16 only, for comparing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from pathlib import Path
 
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-Wall", "-Werror=implicit-function-declaration")
 SOURCES = tuple(sorted(Path(__file__).parent.rglob("*.c")))  # of the whole package
-TILES = "tiles"
+CPU = Path(__file__).with_name("cpu.c")
+TILES, HALVES = "tiles", "halves"
 
 _plain_only = False
 
@@ -59,7 +60,7 @@ def _left_out(name: str) -> bool:
 @functools.cache
 def _names(asked: str) -> frozenset[str]:
     names = [name.strip() for name in asked.split(",")] if asked else []
-    known = {TILES, *(source.stem for source in SOURCES)}
+    known = {TILES, HALVES, *(source.stem for source in SOURCES)}
     if wrong := [name for name in names if name[:1] != "-" or name[1:] not in known]:
         raise ValueError(
             f"TWM_NATIVE: expected 0 (no C files), or what to leave out, each after a minus and with commas between "
@@ -90,6 +91,11 @@ def tiles() -> bool:
     return ctypes.CDLL(None).syscall(arch_prctl, permission, tile_data) == 0
 
 
+def halves() -> bool:
+    """Whether the tile registers multiply float16, too: fewer products for the same precision (twm/nn/tiles.h)."""
+    return tiles() and not _left_out(HALVES) and (cpu := load(CPU)) is not None and cpu.tile_halves() != 0
+
+
 def compiler() -> list[str]:
     """The C compiler's command, none if there is none; ``CC`` names another one, with options if it has any."""
     try:
@@ -110,7 +116,9 @@ def cache() -> Path:
 def _built(source: Path) -> Path:
     if not (program := compiler()):
         raise OSError("there is no C compiler")
-    command = [*program, *FLAGS, *(["-DTILES"] if tiles() else [])]
+    command = [*program, *FLAGS]
+    if source != CPU:  # which is asked for them
+        command += [*(["-DTILES"] if tiles() else []), *(["-DHALVES"] if halves() else [])]
     text = b"\0".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
     name = hashlib.sha256(b"\0".join([text, " ".join(command).encode(), _processor().encode()])).hexdigest()
     library = cache() / f"{source.stem}-{name[:16]}.so"

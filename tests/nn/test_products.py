@@ -30,17 +30,18 @@ def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "LEAST", dict.fromkeys(products.LEAST, 48))
 
 
-@pytest.fixture(params=["tiles", "vectors"])
+@pytest.fixture(params=list(products.WORTH_IT))
 def in_c(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each way that this processor has, also where PyTorch's products are as fast."""
-    if request.param == "vectors":
-        monkeypatch.setattr(native, "tiles", lambda: False)
-        native._load.cache_clear()
-        if not hasattr(native.load(products.SOURCE), "multiply"):
-            pytest.skip("needs vectors of 16 numbers (AVX-512)")
-        monkeypatch.setattr(products, "unit", lambda: "vectors")
-    elif products.unit() != "tiles":
-        pytest.skip("needs tile registers (AMX)")
+    """Each way that this processor has, also where another or PyTorch's products are as fast."""
+    monkeypatch.setattr(native, "tiles", native.tiles if "tiles" in request.param else lambda: False)
+    monkeypatch.setattr(native, "halves", native.halves if "float16" in request.param.split() else lambda: False)
+    native._load.cache_clear()
+    if request.param != "vectors":
+        if products.unit() != request.param:
+            pytest.skip(f"needs {request.param} (AMX)")
+    elif not hasattr(native.load(products.SOURCE), "multiply"):
+        pytest.skip("needs vectors of 16 numbers (AVX-512)")
+    monkeypatch.setattr(products, "unit", lambda: request.param)
     yield
     native._load.cache_clear()
 
@@ -127,6 +128,22 @@ def test_infinite_and_not_a_number() -> None:
     products.bmm(x, w, out)
     assert not out[0, [3, 7]].isfinite().any()
     assert (out[0, [0, 1, 2, 4, 5, 6, 8]] == 200).all()
+
+
+@pytest.mark.usefixtures("in_c")
+@pytest.mark.parametrize("size", [1e-30, 1e-3, 1e3, 1e30])
+@pytest.mark.parametrize("across", [False, True])
+def test_numbers_of_any_size(size: float, across: bool) -> None:
+    """Far outside the range of 16 bits, rows of zeros among them."""
+    torch.manual_seed(0)
+    x, w = torch.randn(1, 200, 200) * size, torch.randn(1, 200, 200) / size
+    x[0, 5] = 0
+    x = x.transpose(1, 2).contiguous().transpose(1, 2) if across else x
+    out = torch.empty(1, 200, 200)
+    products.bmm(x, w, out)
+    exact = x.double() @ w.double()
+    assert (out[0, 5] == 0).all()
+    torch.testing.assert_close(out.double(), exact, rtol=1e-5, atol=1e-5 * exact.std().item())
 
 
 @pytest.mark.parametrize("x", [torch.randn(300, 200).double(), torch.randn(10, 200)], ids=["double", "few rows"])

@@ -84,6 +84,21 @@ def test_other_processors(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(actual, expected, **CLOSE)
 
 
+@pytest.mark.parametrize("way", ["halves", "tiles"])
+def test_other_products(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of bfloat16 where those of float16 are switched off, vectors where tiles are."""
+    if not getattr(native, way)():
+        pytest.skip(f"this processor has no {way}")
+    transformer = make("post", 128, 2, 2, 256)
+    expected, usual = (steps(transformer, 70, [2, 3, 3, 3], 51, plain=plain) for plain in (True, False))
+    monkeypatch.setattr(native, way, lambda: False)
+    native._load.cache_clear()
+    actual = steps(transformer, 70, [2, 3, 3, 3], 51, plain=False)
+    native._load.cache_clear()
+    torch.testing.assert_close(actual, expected, **CLOSE)
+    assert not torch.equal(actual, usual)
+
+
 def test_it_is_really_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """In dreams, and not where gradients, attention weights, dropout or other outputs are wanted."""
     transformer, called = make(), []

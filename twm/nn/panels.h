@@ -29,53 +29,45 @@ static void product(
    tiles and those of the weights lie in the second-level cache. */
 enum { BLOCK = 300, GROUP = 2 * SIDE, UNITS = 128 };
 
-/* Floats of a panel with K inputs, two tiles for each 32, and of the room that rows need (a multiple of 64 bytes). */
-static size_t panel_floats(int K) { return (size_t)(K + DEPTH - 1) / DEPTH * 2 * SPLIT; }
-static size_t room_floats(int rows, int K) { return (size_t)(rows + SIDE - 1) / SIDE * panel_floats(K) / 2; }
+/* Floats of a panel with K inputs, two strips, and of the room that rows need (a multiple of 64 bytes). */
+static size_t panel_floats(int K) { return 2 * strip_floats(K); }
+static size_t room_floats(int rows, int K) { return (rows + SIDE - 1) / SIDE * strip_floats(K); }
 
-static void pack_panel(const float *w, int K, float *panel) {
-    for (int j = 0; j < 2; j++)
-        for (int k = 0; k < K; k += DEPTH, panel += SPLIT) take(1, w + j * SIDE * K + k, K, 1, SIDE, K - k, panel);
-}
+static void pack_panel(const float *w, int K, float *panel) { take_all(1, w, K, 1, PANEL, K, panel); }
 
 /* So many from one on, a multiple of ROWS. */
-static Rows some_rows(Rows x, int first, int count) {
-    return (Rows){x.x + first / SIDE * (panel_floats(x.K) / 2), 0, count, x.K};
-}
+static Rows some_rows(Rows x, int first, int count) { return (Rows){x.x + first / SIDE * strip_floats(x.K), 0, count, x.K}; }
 
 static Rows rows_of(const float *x, ptrdiff_t stride, int rows, int K, float *room) {
-    float *tile = room;
-    for (int row = 0; row < rows; row += SIDE)
-        for (int k = 0; k < K; k += DEPTH, tile += SPLIT) take(0, x + row * stride + k, stride, 1, rows - row, K - k, tile);
+    take_all(0, x, stride, 1, rows, K, room);
     return (Rows){room, 0, rows, K};
 }
 
 static void product(
     Rows x, const float *panels, const float *bias, int N, int silu, int add, Ahead *ahead, float *y, ptrdiff_t y_stride
 ) {
-    const int steps = (x.K + DEPTH - 1) / DEPTH, tiles = (x.rows + SIDE - 1) / SIDE;
-    const size_t panel = panel_floats(x.K);
-    const int turns = (tiles + 1) / 2, part = panel / turns;
+    const int steps = tile_steps(x.K), turns = (x.rows + BLOCK_SIDE - 1) / BLOCK_SIDE;
+    const ptrdiff_t strip = strip_floats(x.K), panel = 2 * strip, part = panel / turns;
     Ahead following = {panels + panel, part, N / PANEL * turns, part};
     if (!ahead && turns > 1) ahead = &following;
-    Pending earlier = {NULL, y_stride, 0};
+    Waiting block;
+    block.rows = block.row = 0;
     for (int n = 0; n < N; n += PANEL, panels += panel)
-        for (int i = 0; i < tiles; i += 2) {
-            float *out = y + i * SIDE * y_stride + n;
-            const float *in = x.x + i * (panel / 2), *start = add ? out : bias ? bias + n : NULL;
-            const ptrdiff_t stride = add ? y_stride : 0;
-            const int two = i + 1 < tiles;
+        for (int i = 0; i < x.rows; i += BLOCK_SIDE) {
+            const float *in = x.x + i / SIDE * strip;
+            const int rows = x.rows - i < BLOCK_SIDE ? x.rows - i : BLOCK_SIDE;
             Stream next = {NULL, 0, INT_MAX, 0, 0};
             if (ahead && ahead->count-- > 0) {
                 next.at = (const char *)ahead->piece, next.rate = (ahead->floats / steps + 31) / 32;
                 ahead->piece += ahead->stride;
             }
-            if (two) multiply_tiles(2, in, panels, steps, start, stride, out, y_stride, next, &earlier);
-            else multiply_tiles(1, in, panels, steps, start, stride, out, y_stride, next, &earlier);
-            while (earlier.rows) activate_row(&earlier);
-            if (silu) earlier = (Pending){out, y_stride, two ? 2 * SIDE : SIDE};
+            if (rows > SIDE) multiply_strips(2, in, panels, x.K, next, &block);
+            else multiply_strips(1, in, panels, x.K, next, &block);
+            block.y = y + i * y_stride + n, block.y_stride = y_stride;
+            block.start = add ? block.y : bias ? bias + n : NULL, block.start_stride = add ? y_stride : 0;
+            block.row = 0, block.rows = rows, block.columns = PANEL, block.silu = silu;
         }
-    while (earlier.rows) activate_row(&earlier);
+    finish_rows(&block, BLOCK_SIDE);
 }
 
 #else

@@ -4,23 +4,23 @@
 #include "tiles.h"
 
 #include <stdlib.h>
-#if AVX512
+
+/* What products are taken on, or NULL: those of PyTorch's library are as fast. */
+#if HAVE_TILES
+const char *unit(void) { return PARTS == 2 ? "tiles of float16" : "tiles of bfloat16"; }
+#elif AVX512
 #include <cpuid.h>
-#endif
 
 /* AMD's processors since Zen 5 (family 26) multiply vectors of 16 numbers at full speed, and PyTorch's library, which is made
    for Intel's, does not use those there. */
-static int fast_vectors(void) {
-#if AVX512
+const char *unit(void) {
     unsigned a, b, c, d;
-    return __builtin_cpu_is("amd") && __get_cpuid(1, &a, &b, &c, &d) && (a >> 8 & 15) + (a >> 20 & 255) >= 26;
-#else
-    return 0;
-#endif
+    const int known = __builtin_cpu_is("amd") && __get_cpuid(1, &a, &b, &c, &d);
+    return known && (a >> 8 & 15) + (a >> 20 & 255) >= 26 ? "vectors" : NULL;
 }
-
-/* What products are taken on, or NULL: those of PyTorch's library are as fast. */
-const char *unit(void) { return HAVE_TILES ? "tiles" : fast_vectors() ? "vectors" : NULL; }
+#else
+const char *unit(void) { return NULL; }
+#endif
 
 #if AVX512
 
@@ -37,72 +37,45 @@ int multiply(
 
 #if HAVE_TILES
 
-/* Numbers summed over at a time, and columns whose tiles lie ready meanwhile: they fill half of a second-level cache. */
-enum { DEEP = 256, BROAD = 512, BLOCK = 2 * SIDE };
-
-/* One block of up to 32 x 32 of y, whose rows begin with those of `start`, `start_stride` apart, or with 0. Meanwhile the rows of
-   `next`, a block that is written afterwards, come into the cache. */
-static void block(
-    const float *x, const float *w, int steps, const float *start, ptrdiff_t start_stride, float *y, ptrdiff_t y_stride,
-    int rows, int columns, const float *next
-) {
-    const Stream coming = {(const char *)next, 4 * (y_stride - BLOCK), 2, 0, ceiling(BLOCK, steps)};
-    Pending nothing = {NULL, 0, 0};
-    float edge[BLOCK * BLOCK], *to = y;
-    ptrdiff_t stride = y_stride;
-    const int partial = rows % SIDE || columns < BLOCK;
-    if (partial) {
-        to = edge, stride = BLOCK;
-        for (int i = 0; i < rows && start; i++) memcpy(edge + i * BLOCK, start + i * start_stride, sizeof(float) * columns);
-        if (start) start = edge, start_stride = BLOCK;
-    }
-    if (rows > SIDE) multiply_tiles(2, x, w, steps, start, start_stride, to, stride, coming, &nothing);
-    else multiply_tiles(1, x, w, steps, start, start_stride, to, stride, coming, &nothing);
-    for (int i = 0; i < rows && partial; i++) memcpy(y + i * y_stride, edge + i * BLOCK, sizeof(float) * columns);
-}
-
-/* The tiles of an operand's rows or columns, `count` of them, and of `depth` numbers each, summed over; all of one row or
-   column of tiles lie together. Strides as for `take`. */
-static void take_all(
-    int right, const float *x, ptrdiff_t apart, ptrdiff_t along, int count, int depth, float *tile
-) {
-    const int pieces = ceiling(count, SIDE), steps = ceiling(depth, DEPTH);
-    for (int n = 0; n < pieces * steps; n++) { /* in the order of memory */
-        const int i = along == 1 ? n / steps : n % pieces, k = along == 1 ? n % steps : n / pieces;
-        take(right, x + i * SIDE * apart + k * DEPTH * along, apart, along, count - i * SIDE, depth - k * DEPTH,
-             tile + (i * steps + k) * SPLIT);
-    }
-}
+/* Numbers summed over at a time, and columns whose strips lie ready meanwhile: they fill half of a second-level cache. */
+enum { DEEP = 256, BROAD = 1536 / PARTS };
 
 int multiply(
     int count, int M, int N, int K, const float *x, const ptrdiff_t *x_strides, const float *w,
     const ptrdiff_t *w_strides, const float *bias, int add, float *y, const ptrdiff_t *y_strides
 ) {
-    const size_t piece = (size_t)ceiling(least(K, DEEP), DEPTH) * SPLIT;
-    float *left = aligned_alloc(64, sizeof(float) * piece * (2 + 2 * ceiling(least(N, BROAD), BLOCK)));
+    const size_t most = strip_floats(least(K, DEEP));
+    float *left = aligned_alloc(64, sizeof(float) * most * (2 + 2 * ceiling(least(N, BROAD), BLOCK_SIDE)));
     if (!left) return -1;
-    float *right = left + 2 * piece;
+    float *right = left + 2 * most;
+    Waiting block;
+    block.rows = block.row = 0;
     begin_tiles();
-    for (int i = 0; i < count; i++, x += x_strides[0], w += w_strides[0], y += y_strides[0]) {
+    for (int i = 0; i < count; i++, x += x_strides[0], w += w_strides[0], y += y_strides[0])
         for (int k = 0; k < K; k += DEEP) {
-            const int depth = least(K - k, DEEP), steps = ceiling(depth, DEPTH), more = add || k;
+            const int depth = least(K - k, DEEP), more = add || k;
+            const ptrdiff_t strip = strip_floats(depth);
             for (int n = 0; n < N; n += BROAD) {
                 const int columns = least(N - n, BROAD);
                 take_all(1, w + k * w_strides[1] + n * w_strides[2], w_strides[2], w_strides[1], columns, depth, right);
-                for (int m = 0; m < M; m += BLOCK) {
-                    const int rows = least(M - m, BLOCK);
+                for (int m = 0; m < M; m += BLOCK_SIDE) {
+                    const int rows = least(M - m, BLOCK_SIDE);
                     take_all(0, x + m * x_strides[1] + k * x_strides[2], x_strides[1], x_strides[2], rows, depth, left);
-                    for (int j = 0; j < columns; j += BLOCK) {
+                    for (int j = 0; j < columns; j += BLOCK_SIDE) {
                         float *to = y + m * y_strides[1] + n + j;
-                        const float *start = more ? to : bias ? bias + n + j : NULL;
-                        const float *next = j + BLOCK < columns ? to + BLOCK : y + (m + BLOCK) * y_strides[1] + n;
-                        block(left, right + j / SIDE * steps * SPLIT, steps, start, more ? y_strides[1] : 0, to, y_strides[1],
-                              rows, least(columns - j, BLOCK), next);
+                        /* The rows of this block come into the cache: it is finished while the next is multiplied. */
+                        const Stream coming = {(const char *)to, 4 * (y_strides[1] - BLOCK_SIDE), 2, 0, ceiling(BLOCK_SIDE, tile_steps(depth))};
+                        const float *in = right + j / SIDE * strip;
+                        if (rows > SIDE) multiply_strips(2, left, in, depth, coming, &block);
+                        else multiply_strips(1, left, in, depth, coming, &block);
+                        block.y = to, block.y_stride = y_strides[1];
+                        block.start = more ? to : bias ? bias + n + j : NULL, block.start_stride = more ? y_strides[1] : 0;
+                        block.row = 0, block.rows = rows, block.columns = columns - j, block.silu = 0;
                     }
                 }
             }
         }
-    }
+    finish_rows(&block, BLOCK_SIDE);
     end_tiles();
     free(left);
     return 0;

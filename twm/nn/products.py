@@ -20,12 +20,12 @@ SOURCE = Path(__file__).with_suffix(".c")
 
 # Rows, columns and inputs at least, and multiply-adds at least, of each product on tiles, for which operands are split,
 # and of all products of a call on vectors (measured on the updates of both presets, docs/performance.md).
-LEAST = {"tiles": 96, "vectors": 24}
-WORTH_IT = {"tiles": 1 << 24, "vectors": 1 << 21}
+LEAST = {"tiles of float16": 96, "tiles of bfloat16": 96, "vectors": 24}
+WORTH_IT = {"tiles of float16": 1 << 24, "tiles of bfloat16": 1 << 24, "vectors": 1 << 21}
 
 
 def unit() -> str | None:
-    """What products are taken on here: ``"tiles"``, ``"vectors"``, or None where PyTorch's are as fast."""
+    """What products are taken on here, a key of :data:`WORTH_IT`, or None where PyTorch's are as fast."""
     if (c := native.load(SOURCE)) is None:
         return None
     c.unit.restype = ctypes.c_char_p

@@ -1,12 +1,18 @@
 /* Tiles of matrix products: on the tile registers of recent x86 processors (AMX), to float32's precision, or on vectors.
 
-   A tile product multiplies numbers of 8 significant bits (bfloat16) and adds up in float32, at sixteen times the speed of
-   vectors. A float32 has 24 bits and is the sum of three such numbers, x = x0 + x1 + x2, exactly. Of the nine products that
-   make x y, six are computed: x0 y0, x0 y1, x1 y0, x0 y2, x1 y1, x2 y0. The others are below 2^-23 x y together, which is
-   what float32 rounds a single product by.
+   A tile product multiplies short numbers, two bytes each, and adds up in float32, at sixteen times the speed of vectors. A
+   float32 has 24 significant bits, and is taken apart into several short ones.
+
+   - bfloat16 has 8 bits and float32's range: x = x0 + x1 + x2, exactly. Of the nine products that make x y, six are computed:
+     x0 y0, x0 y1, x1 y0, x0 y2, x1 y1, x2 y0. The others are below 2^-23 x y together, which is what float32 rounds a single
+     product by.
+   - float16 (HALVES) has 11 bits: x = x0 + x1 to 2^-23 x at most, a third of that on average, and of four products x1 y1 is left
+     out: three instead of six. Its range is small. So rows and columns are divided by a power of two of their own, which makes
+     their largest numbers about 2^14; what is 2^17 times smaller than those has fewer bits.
 
    A tile holds 16 lines of 16 pairs. In the left operand a line is a row of x, and pair i its numbers i and 16 + i; in the
-   right operand line i holds those of all columns. The three parts of a tile lie one after the other. */
+   right operand line i holds those of all columns. The parts of a tile lie one after the other. Sixteen rows or columns are a
+   strip: their tiles, and then the exponents of their powers of two. */
 
 #include "vectors.h"
 
@@ -16,10 +22,20 @@ enum { WIDE = 2, PANEL = LANES * WIDE };
 #if defined(TILES) && defined(__AMX_BF16__) && AVX512
 #define HAVE_TILES 1
 
-enum { SIDE = 16, DEPTH = 32, TILE = SIDE * SIDE, PARTS = 3, SPLIT = PARTS * TILE }; /* sizes in floats */
-enum { ROWS = SIDE }; /* of a product that are rounded up to */
+enum { SIDE = 16, DEPTH = 32, TILE = SIDE * SIDE, BLOCK_SIDE = 2 * SIDE }; /* sizes in floats */
+enum { ROWS = SIDE };                                                      /* of a product that are rounded up to */
+#if defined(HALVES)
+enum { PARTS = 2, TOP = 14 };
+#else
+enum { PARTS = 3 };
+#endif
+enum { SPLIT = PARTS * TILE };
 
 typedef uint32_t pairs __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+
+static inline int tile_steps(int depth) { return (depth + DEPTH - 1) / DEPTH; }
+/* Floats of a strip for so many numbers a row or column. */
+static inline ptrdiff_t strip_floats(int depth) { return (ptrdiff_t)tile_steps(depth) * SPLIT + SIDE; }
 
 /* Before the first tile instruction of a call from outside, and after the last. */
 static void begin_tiles(void) {
@@ -33,7 +49,62 @@ static void begin_tiles(void) {
 }
 static void end_tiles(void) { _tile_release(); }
 
-/* A line of all three parts, of the numbers that come first and second in its pairs. */
+#if defined(HALVES)
+/* tile `to` += tile `x` tile `w`; in bytes, because compilers that know bfloat16's do not all know this one. */
+#define TILE_PRODUCT(to, x, w) \
+    __asm__ volatile(".byte 0xc4, 0xe2, %c0, 0x5c, %c1" : : "i"((15 - (w)) << 3 | 3), "i"(0xc0 | (to) << 3 | (x)))
+
+/* A line of both parts, of the numbers that come first and second in its pairs. */
+static inline __attribute__((always_inline)) void split(vec first, vec second, float *line) {
+#pragma GCC unroll 2
+    for (int part = 0; part < PARTS; part++) {
+        const __m256i a = _mm512_cvtps_ph((__m512)first, _MM_FROUND_TO_NEAREST_INT);
+        const __m256i b = _mm512_cvtps_ph((__m512)second, _MM_FROUND_TO_NEAREST_INT);
+        store(line + part * TILE, (vec)((pairs)_mm512_cvtepu16_epi32(a) | (pairs)_mm512_cvtepu16_epi32(b) << 16));
+        first -= (vec)_mm512_cvtph_ps(a), second -= (vec)_mm512_cvtph_ps(b);
+    }
+}
+
+static inline vec divide(vec x, vec exponent) { return (vec)_mm512_scalef_ps((__m512)x, (__m512)-exponent); }
+static inline vec restore(vec x, vec exponent) { return (vec)_mm512_scalef_ps((__m512)x, (__m512)exponent); }
+
+/* The exponents by which rows or columns are divided whose largest numbers, of any sign, have these bits: none where one is
+   not finite, so that it stays so. */
+static inline vec exponents(ints largest) {
+    const ints exponent = (largest >> 23) - 127 - TOP, none = (largest == 0) | (largest >= 255 << 23);
+    return (vec)_mm512_cvtepi32_ps((__m512i)(exponent & ~none));
+}
+
+/* Of `count` rows or columns, strip after strip, with the numbers that `take` gets. */
+static void measure(const float *x, ptrdiff_t apart, ptrdiff_t along, int count, int depth, float *strips) {
+    const ints magnitude = (ints){0} + INT32_MAX;
+    const ptrdiff_t strip = strip_floats(depth);
+    float *result = strips + strip - SIDE;
+    if (along == 1) {
+        for (int i = 0; i < count; i += SIDE, result += strip, x += SIDE * apart) {
+            ints largest = {0};
+            for (int j = 0; j < SIDE && i + j < count; j++) {
+                __m512i most = {0};
+                for (int k = 0; k < depth; k += LANES)
+                    most = _mm512_max_epi32(most, (__m512i)((ints)load_first(x + j * apart + k, depth - k) & magnitude));
+                largest[j] = _mm512_reduce_max_epi32(most);
+            }
+            store(result, exponents(largest));
+        }
+        return;
+    }
+    for (int i = 0; i < count; i += SIDE) store(result + i / SIDE * strip, all(0.0f));
+    for (int k = 0; k < depth; k++, x += along)
+        for (int i = 0; i < count; i += SIDE) {
+            float *most = result + i / SIDE * strip;
+            const ints bits = (ints)load_first(x + i, count - i) & magnitude;
+            store(most, (vec)_mm512_max_epi32((__m512i)load(most), (__m512i)bits));
+        }
+    for (int i = 0; i < count; i += SIDE, result += strip) store(result, exponents((ints)load(result)));
+}
+#else
+#define TILE_PRODUCT(to, x, w) _tile_dpbf16ps(to, x, w)
+
 static inline __attribute__((always_inline)) void split(vec first, vec second, float *line) {
     const pairs top = (pairs){0} + 0xFFFF0000u;
 #pragma GCC unroll 3
@@ -44,21 +115,31 @@ static inline __attribute__((always_inline)) void split(vec first, vec second, f
     }
 }
 
+static inline vec divide(vec x, vec exponent) { return (void)exponent, x; }
+static inline vec restore(vec x, vec exponent) { return (void)exponent, x; }
+
+static void measure(const float *x, ptrdiff_t apart, ptrdiff_t along, int count, int depth, float *strips) {
+    (void)x, (void)apart, (void)along;
+    for (int i = 0; i < count; i += SIDE) store(strips + (i / SIDE + 1) * strip_floats(depth) - SIDE, all(0.0f));
+}
+#endif
+
 /* A tile of an operand, left or right, whose rows or columns lie `apart` floats from each other and the numbers that they
-   are summed over `along`; one of the two is 1. So many of both there are; the rest of the tile is 0. */
+   are summed over `along`; one of the two is 1. So many of both there are; the rest of the tile is 0. Rows and columns are
+   divided by powers of two of these exponents. */
 static inline __attribute__((always_inline)) void take_some(
-    int right, const float *x, ptrdiff_t apart, ptrdiff_t along, int count, int depth, float *tile
+    int right, const float *x, ptrdiff_t apart, ptrdiff_t along, int count, int depth, const float *exponent, float *tile
 ) {
     const int turn = right == (along == 1);
     vec first[SIDE], second[SIDE];
 #pragma GCC unroll 16
     for (int i = 0; i < SIDE; i++) {
         if (along == 1) {
-            first[i] = load_first(x + i * apart, i < count ? depth : 0);
-            second[i] = load_first(x + i * apart + SIDE, i < count ? depth - SIDE : 0);
+            first[i] = divide(load_first(x + i * apart, i < count ? depth : 0), all(exponent[i]));
+            second[i] = divide(load_first(x + i * apart + SIDE, i < count ? depth - SIDE : 0), all(exponent[i]));
         } else {
-            first[i] = load_first(x + i * along, i < depth ? count : 0);
-            second[i] = load_first(x + (SIDE + i) * along, SIDE + i < depth ? count : 0);
+            first[i] = divide(load_first(x + i * along, i < depth ? count : 0), load(exponent));
+            second[i] = divide(load_first(x + (SIDE + i) * along, SIDE + i < depth ? count : 0), load(exponent));
         }
         if (!turn) split(first[i], second[i], tile + i * SIDE);
     }
@@ -69,13 +150,25 @@ static inline __attribute__((always_inline)) void take_some(
 }
 
 static __attribute__((noinline)) void take(
-    int right, const float *x, ptrdiff_t apart, ptrdiff_t along, int count, int depth, float *tile
+    int right, const float *x, ptrdiff_t apart, ptrdiff_t along, int count, int depth, const float *exponent, float *tile
 ) {
-    if (count < SIDE || depth < DEPTH) take_some(right, x, apart, along, count, depth, tile);
-    else if (along != 1 && right) take_some(1, x, apart, along, SIDE, DEPTH, tile);
-    else if (along != 1) take_some(0, x, 1, along, SIDE, DEPTH, tile);
-    else if (right) take_some(1, x, apart, 1, SIDE, DEPTH, tile);
-    else take_some(0, x, apart, 1, SIDE, DEPTH, tile);
+    if (count < SIDE || depth < DEPTH) take_some(right, x, apart, along, count, depth, exponent, tile);
+    else if (along != 1 && right) take_some(1, x, apart, along, SIDE, DEPTH, exponent, tile);
+    else if (along != 1) take_some(0, x, 1, along, SIDE, DEPTH, exponent, tile);
+    else if (right) take_some(1, x, apart, 1, SIDE, DEPTH, exponent, tile);
+    else take_some(0, x, apart, 1, SIDE, DEPTH, exponent, tile);
+}
+
+/* The strips of an operand's rows or columns, `count` of them, and of `depth` numbers each, summed over. */
+static void take_all(int right, const float *x, ptrdiff_t apart, ptrdiff_t along, int count, int depth, float *strips) {
+    const int pieces = (count + SIDE - 1) / SIDE, steps = tile_steps(depth);
+    const ptrdiff_t strip = strip_floats(depth);
+    measure(x, apart, along, count, depth, strips);
+    for (int n = 0; n < pieces * steps; n++) { /* in the order of memory */
+        const int i = along == 1 ? n / steps : n % pieces, k = along == 1 ? n % steps : n / pieces;
+        take(right, x + i * SIDE * apart + k * DEPTH * along, apart, along, count - i * SIDE, depth - k * DEPTH,
+             strips + (i + 1) * strip - SIDE, strips + i * strip + k * SPLIT);
+    }
 }
 
 /* Memory to fetch while tiles are multiplied: pieces of so many lines of 64 bytes, with gaps between them, `rate` lines twice at
@@ -93,70 +186,84 @@ static inline __attribute__((always_inline)) void fetch(Stream *stream) {
     }
 }
 
-/* Rows of PANEL numbers that wait for SiLU: vectors compute while tiles are multiplied. */
+/* A block of 32 x 32 sums that waits to become y = start + sums, or SiLU of it: vectors compute while tiles are multiplied. `start`
+   has rows `start_stride` apart (0: one for all) or is NULL. */
 typedef struct {
+    float sums[BLOCK_SIDE * BLOCK_SIDE], of_rows[BLOCK_SIDE], of_columns[BLOCK_SIDE]; /* and exponents */
+    const float *start;
     float *y;
-    ptrdiff_t stride;
-    int rows;
-} Pending;
+    ptrdiff_t start_stride, y_stride;
+    int row, rows, columns, silu;
+} Waiting;
 
-static inline __attribute__((always_inline)) void activate_row(Pending *pending) {
-    if (pending->rows == 0) return;
-    for (int j = 0; j < PANEL; j += LANES) {
-        const vec x = load(pending->y + j);
-        store(pending->y + j, x * sigmoid(x));
+static inline __attribute__((always_inline)) void finish_rows(Waiting *block, int count) {
+    for (; count > 0 && block->row < block->rows; count--, block->row++) {
+        const int row = block->row;
+        float *y = block->y + row * block->y_stride;
+        const float *start = block->start + (block->start ? row * block->start_stride : 0);
+#pragma GCC unroll 2
+        for (int j = 0; j < BLOCK_SIDE; j += LANES) {
+            const int left = block->columns - j;
+            if (left <= 0) break;
+            vec x = restore(load(block->sums + row * BLOCK_SIDE + j), all(block->of_rows[row]) + load(block->of_columns + j));
+            if (block->start) x += load_first(start + j, left);
+            if (block->silu) x *= sigmoid(x);
+            if (left >= LANES) store(y + j, x);
+            else _mm512_mask_storeu_ps(y + j, (1u << left) - 1, (__m512)x);
+        }
     }
-    pending->y += pending->stride, pending->rows--;
 }
 
-/* y = start + x w for one or two tiles of rows and two of columns, `steps` deep. `start` has rows `start_stride` apart (0: one
-   for all) or is NULL. The tiles of a row or a column lie one after the other. Meanwhile memory comes in and rows of an
-   earlier product are activated, four at a step. */
-static inline __attribute__((always_inline)) void multiply_tiles(
-    const int rows, const float *x, const float *w, int steps, const float *start, ptrdiff_t start_stride, float *y,
-    ptrdiff_t y_stride, Stream next, Pending *earlier
+/* What is waiting is finished, and becomes x w for one or two strips of rows and two of columns, with so many numbers each; its
+   other members are the caller's to set. Meanwhile memory comes in. */
+static inline __attribute__((always_inline)) void multiply_strips(
+    const int count, const float *x, const float *w, int depth, Stream next, Waiting *block
 ) {
-    const float *x2 = x + steps * SPLIT, *w2 = w + steps * SPLIT;
-    if (start) {
-        _tile_loadd(0, start, 4 * start_stride);
-        _tile_loadd(1, start + SIDE, 4 * start_stride);
-        if (rows == 2) _tile_loadd(2, start + SIDE * start_stride, 4 * start_stride);
-        if (rows == 2) _tile_loadd(3, start + SIDE * start_stride + SIDE, 4 * start_stride);
-    } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        if (rows == 2) _tile_zero(2);
-        if (rows == 2) _tile_zero(3);
-    }
+    const int steps = tile_steps(depth), each = (BLOCK_SIDE + 4 * steps - 1) / (4 * steps); /* rows, four times a step */
+    const ptrdiff_t strip = strip_floats(depth);
+    const float *x2 = x + strip, *w2 = w + strip;
+    _tile_zero(0);
+    _tile_zero(1);
+    if (count == 2) _tile_zero(2);
+    if (count == 2) _tile_zero(3);
 #define LEFT(part) \
     _tile_loadd(4, x + part * TILE, 4 * SIDE); \
-    if (rows == 2) _tile_loadd(5, x2 + part * TILE, 4 * SIDE);
+    if (count == 2) _tile_loadd(5, x2 + part * TILE, 4 * SIDE);
 #define RIGHT(part) \
     _tile_loadd(6, w + part * TILE, 4 * SIDE); \
     _tile_loadd(7, w2 + part * TILE, 4 * SIDE);
 #define PRODUCTS \
-    _tile_dpbf16ps(0, 4, 6); \
-    _tile_dpbf16ps(1, 4, 7); \
-    if (rows == 2) _tile_dpbf16ps(2, 5, 6); \
-    if (rows == 2) _tile_dpbf16ps(3, 5, 7);
+    TILE_PRODUCT(0, 4, 6); \
+    TILE_PRODUCT(1, 4, 7); \
+    if (count == 2) TILE_PRODUCT(2, 5, 6); \
+    if (count == 2) TILE_PRODUCT(3, 5, 7);
     for (int k = 0; k < steps; k++, x += SPLIT, x2 += SPLIT, w += SPLIT, w2 += SPLIT) {
         LEFT(0) RIGHT(0) PRODUCTS
         fetch(&next);
+        finish_rows(block, each);
+#if !defined(HALVES)
         RIGHT(2) PRODUCTS
-        activate_row(earlier);
+#endif
+        finish_rows(block, each);
         RIGHT(1) PRODUCTS
-        activate_row(earlier);
         fetch(&next);
+        finish_rows(block, each);
+#if !defined(HALVES)
         LEFT(1) PRODUCTS
-        activate_row(earlier);
         RIGHT(0) PRODUCTS
-        activate_row(earlier);
+        finish_rows(block, each);
         LEFT(2) PRODUCTS
+#else
+        LEFT(1) RIGHT(0) PRODUCTS
+        finish_rows(block, each);
+#endif
     }
-    _tile_stored(0, y, 4 * y_stride);
-    _tile_stored(1, y + SIDE, 4 * y_stride);
-    if (rows == 2) _tile_stored(2, y + SIDE * y_stride, 4 * y_stride);
-    if (rows == 2) _tile_stored(3, y + SIDE * y_stride + SIDE, 4 * y_stride);
+    store(block->of_rows, load(x)), store(block->of_rows + SIDE, load(count == 2 ? x2 : x));
+    store(block->of_columns, load(w)), store(block->of_columns + SIDE, load(w2));
+    _tile_stored(0, block->sums, 4 * BLOCK_SIDE);
+    _tile_stored(1, block->sums + SIDE, 4 * BLOCK_SIDE);
+    if (count == 2) _tile_stored(2, block->sums + SIDE * BLOCK_SIDE, 4 * BLOCK_SIDE);
+    if (count == 2) _tile_stored(3, block->sums + SIDE * BLOCK_SIDE + SIDE, 4 * BLOCK_SIDE);
 }
 #else
 #define HAVE_TILES 0

@@ -282,17 +282,17 @@ static void feed_forward(const Layer *layer, Rows x, int F, float *scratch, floa
     const int D = x.K, groups = (x.rows + GROUP - 1) / GROUP;
     for (int f = 0; f < F; f += UNITS) {
         const int units = F - f < UNITS ? F - f : UNITS, panels = (units + D) / PANEL;
-        const ptrdiff_t deep = units + GAP, half = packed_floats(units, D), part = 2 * half / groups;
+        const ptrdiff_t deep = units + GAP, half = packed_floats(units, D), both = half + packed_floats(D, units), part = both / groups;
         const float *contract = weights + half;
         for (int row = 0; row < x.rows; row += GROUP) {
             const int rows = x.rows - row < GROUP ? x.rows - row : GROUP;
             float *hidden = scratch, *room = hidden + (GROUP + SPARE) * deep, *out = y + row * y_stride;
-            Ahead following = {weights + 2 * half + row / GROUP * part, part / panels, panels, part / panels};
+            Ahead following = {weights + both + row / GROUP * part, part / panels, panels, part / panels};
             Ahead *ahead = HAVE_TILES ? &following : NULL;
             product(some_rows(x, row, rows), weights, layer->expand_bias + f, units, 1, 0, ahead, hidden, deep);
             product(rows_of(hidden, deep, rows, units, room), contract, layer->contract_bias, D, 0, f > 0, ahead, out, y_stride);
         }
-        weights += 2 * half;
+        weights += both;
     }
 }
 
