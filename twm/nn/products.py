@@ -6,6 +6,7 @@ where the products are too small to gain.
 from __future__ import annotations
 
 import ctypes
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,11 @@ WORTH_IT = {"tiles of float16": 1 << 24, "tiles of bfloat16": 1 << 24, "vectors"
 
 def unit() -> str | None:
     """What products are taken on here, a key of :data:`WORTH_IT`, or None where PyTorch's are as fast."""
-    if (c := native.load(SOURCE)) is None:
-        return None
+    return None if (c := native.load(SOURCE)) is None else _unit(c)
+
+
+@functools.cache  # a virtual machine may take long to say what its processor is
+def _unit(c: ctypes.CDLL) -> str | None:
     c.unit.restype = ctypes.c_char_p
     name: bytes | None = c.unit()
     return None if name is None else name.decode()
