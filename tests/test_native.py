@@ -106,7 +106,11 @@ def test_no_such_compiler(source: Path, named: str, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("program", ["gcc", "clang"])
 def test_no_warnings(path: Path, lanes: int | str, program: str, tmp_path: Path) -> None:
     """With vectors of 4, 8 and 16 numbers, also where the processor has none of 16, and with tiles if it has any."""
-    widths = {"tiles": ["-DTILES"], "halves": ["-DTILES", "-DHALVES"], "16 of 8": ["-DLANES=16", "-mno-avx512f", "-Wno-psabi"]}
+    widths = {
+        "tiles": ["-DTILES"],
+        "halves": ["-DTILES", "-DHALVES"],
+        "16 of 8": ["-DLANES=16", "-mno-avx512f", "-Wno-psabi"],
+    }
     width = widths.get(str(lanes), [f"-DLANES={lanes}"])
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed")
@@ -161,20 +165,15 @@ def test_tiles_only_where_the_system_grants_them(monkeypatch: pytest.MonkeyPatch
     native.tiles.cache_clear()
 
 
-def test_tiles_of_bfloat16_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_or_those_of_float16_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    native.tiles.cache_clear()
     tiles = native.tiles()
     monkeypatch.setenv("TWM_NATIVE", "-halves")
+    native.tiles.cache_clear()
     assert native.tiles() == tiles
     assert not native.halves()
-    monkeypatch.undo()
     monkeypatch.setenv("TWM_NATIVE", "-tiles")
+    native.tiles.cache_clear()
     assert not native.tiles()
     assert not native.halves()
     native.tiles.cache_clear()
-
-
-def test_tiles_of_bfloat16_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    tiles = native.tiles()
-    monkeypatch.setenv("TWM_NATIVE", "-halves")
-    assert native.tiles() == tiles
-    assert not native.halves()
