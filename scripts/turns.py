@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 import torch
 
+from twm import native
 from twm.config import Config, preset, with_options
 from twm.envs import env_spec
 from twm.lab.bench import filled_replay, matmul_gflops
@@ -29,15 +30,15 @@ from twm.train.loop import configure_torch
 PARTS = ("world_model_update", "imagination", "policy_update")
 
 
-def update_when_told(config: Config, native: str, told: Connection) -> None:
+def update_when_told(config: Config, value: str, told: Connection) -> None:
     """In a process of its own."""
-    os.environ["TWM_NATIVE"] = native
+    os.environ["TWM_NATIVE"] = value
     configure_torch(config)
     spec, c = env_spec(config.env, config.env_options), config.world_model
     learner = Learner(config, spec, torch.device("cpu"))
     replay, rng = filled_replay(spec, 5_000), np.random.default_rng(0)
     batch = learner.batch(replay.sample(c.batch_size, c.sequence_length, math.inf, rng)[0])
-    while told.recv():
+    while told.recv():  # an end that is closed ends this process, too
         times = [time.perf_counter()]
         _, starts = learner.update_world_model(batch)
         times.append(time.perf_counter())
@@ -61,23 +62,30 @@ def main() -> None:
     ways = {"with all": ""}
     for names in options.without:
         ways[f"without {names}"] = "0" if names == "all" else ",".join(f"-{name}" for name in names.split(","))
+    for value in ways.values():
+        os.environ["TWM_NATIVE"] = value
+        native.loaded()  # says which name is wrong
     context = multiprocessing.get_context("spawn")
     learners = []
-    for native in ways.values():
+    for value in ways.values():
         ours, theirs = context.Pipe()
-        process = context.Process(target=update_when_told, args=(config, native, theirs))
+        process = context.Process(target=update_when_told, args=(config, value, theirs))
         process.start()
         theirs.close()
         learners.append((ours, process))
-    rounds = []
-    for _ in range(options.rounds + 1):
-        rounds.append([])
+    rounds: list[list[list[float]]] = []
+    try:
+        for _ in range(options.rounds + 1):
+            rounds.append([])
+            for told, _ in learners:
+                told.send(True)
+                rounds[-1].append(told.recv())
         for told, _ in learners:
-            told.send(True)
-            rounds[-1].append(told.recv())
-    for told, process in learners:
-        told.send(False)
-        process.join()
+            told.send(False)
+    finally:
+        for told, process in learners:
+            told.close()  # ends those that still wait
+            process.join()
 
     gflops = matmul_gflops(torch.device("cpu"))
     print(f"{options.preset}, {options.env}, {gflops:.0f} GFLOPS, {options.rounds} rounds\n")

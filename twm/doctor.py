@@ -137,7 +137,7 @@ def _native() -> dict[str, Any]:
     """Which of the package's C files run, and the compiler that builds them."""
     compiler = " ".join(native.compiler()) or None
     loaded = native.loaded()
-    return {"compiler": compiler, "loaded": loaded, "files": len(native.SOURCES), "products": products.unit()}
+    return {"compiler": compiler, "loaded": loaded, "missing": native.missing(), "products": products.unit()}
 
 
 def _compiler() -> str | None:
@@ -186,10 +186,10 @@ def _native_text(native: Mapping[str, Any]) -> str:
     asked = os.environ.get("TWM_NATIVE")
     if native["loaded"]:
         products = native["products"] or "PyTorch's"
-        missing = native["files"] - len(native["loaded"])
-        rest = f"; TWM_NATIVE={asked}" if asked else f"; {missing} more not built" if missing else ""
+        missing = ", ".join(native["missing"])
+        rest = (f"; TWM_NATIVE={asked}" if asked else "") + (f"; not built: {missing}" if missing else "")
         return f"{', '.join(native['loaded'])} (C, built by {native['compiler']}; matrix products: {products}{rest})"
-    reason = f"switched off (TWM_NATIVE={asked})" if asked else "not built"
+    reason = "not built" if native["missing"] else f"switched off (TWM_NATIVE={asked})"
     if native["compiler"] is None:
         reason = "no C compiler (Debian: apt-get install gcc)"
     return f"{reason}: training and games take longer"

@@ -5,7 +5,8 @@ Each is a C file beside the Python that has the same in plain words; a test hold
 compiler builds it for the machine's own processor, once: the library is kept in the user's cache under a name made of
 the source, the compiler and the processor. No compiler, no cache, a failed build: the plain version runs, and
 ``twm doctor`` says so. ``TWM_NATIVE=0`` does without all of them; ``TWM_NATIVE=-products,-tiles`` without that file
-and the processor's tile registers, ``-halves`` with tiles of bfloat16 only, for comparing.
+and the processor's tile registers, ``-halves`` with tiles of bfloat16 only, for comparing: to be set before a process
+starts.
 """
 
 from __future__ import annotations
@@ -82,6 +83,11 @@ def loaded() -> list[str]:
     return [source.stem for source in SOURCES if load(source)]
 
 
+def missing() -> list[str]:
+    """The names of those that are wanted and cannot be had."""
+    return [source.stem for source in SOURCES if not _left_out(source.stem) and not load(source)]
+
+
 @functools.cache
 def tiles() -> bool:
     """Whether this process may use the processor's tile registers (AMX): Linux wants to be asked first."""
@@ -120,7 +126,9 @@ def _built(source: Path) -> Path:
     if source != CPU:  # which is asked for them
         command += [*(["-DTILES"] if tiles() else []), *(["-DHALVES"] if halves() else [])]
     text = b"\0".join(path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h"))))
-    name = hashlib.sha256(b"\0".join([text, " ".join(command).encode(), _processor().encode()])).hexdigest()
+    seen = os.stat(program[0])  # changes when the compiler is another version
+    key = " ".join([*command, str(seen.st_size), str(seen.st_mtime_ns), _processor()])
+    name = hashlib.sha256(text + b"\0" + key.encode()).hexdigest()
     library = cache() / f"{source.stem}-{name[:16]}.so"
     if not library.exists():
         library.parent.mkdir(parents=True, exist_ok=True)

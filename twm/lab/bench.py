@@ -309,9 +309,11 @@ def gflops_in_c(device: torch.device, size: int = 2048) -> float | None:
         torch.set_num_threads(1)  # of this thread: products of many threads are PyTorch's
         products.bmm(*operands)
 
-    with ThreadPoolExecutor(threads) as pool:
-        seconds = _best(lambda: list(pool.map(one, operands)), device)
-    torch.set_num_threads(threads)
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            seconds = _best(lambda: list(pool.map(one, operands)), device)
+    finally:
+        torch.set_num_threads(threads)
     return 2 * size**3 * threads / seconds / 1e9
 
 

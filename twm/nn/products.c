@@ -1,6 +1,5 @@
 /* y = x w or y += x w on tile registers, or on vectors: products.py. One thread. */
 
-#define _GNU_SOURCE
 #include "tiles.h"
 
 #include <stdlib.h>
@@ -11,8 +10,8 @@ const char *unit(void) { return PARTS == 2 ? "tiles of float16" : "tiles of bflo
 #elif AVX512
 #include <cpuid.h>
 
-/* AMD's processors since Zen 5 (family 26) multiply vectors of 16 numbers at full speed, and PyTorch's library, which is made
-   for Intel's, does not use those there. */
+/* AMD's processors of family 26 (Zen 5; those for servers at least) multiply vectors of 16 numbers at full speed, and PyTorch's
+   library, which is made for Intel's, does not use those there. */
 const char *unit(void) {
     unsigned a, b, c, d;
     const int known = __builtin_cpu_is("amd") && __get_cpuid(1, &a, &b, &c, &d);
@@ -29,7 +28,7 @@ static int ceiling(int a, int b) { return (a + b - 1) / b; }
 
 /* Of `count` matrices each: y (M, N) = x w + bias or, if add, y + x w, for x (M, K) and w (K, N). Strides count floats, from
    one matrix, row and column to the next; of rows and columns of x and w, one is 1, and columns of y are. The bias, one for
-   all rows, may be NULL. Returns 0, or -1 if there is no memory. */
+   all rows, may be NULL. K is 1 or more. Returns 0, or -1 if there is no memory. */
 int multiply(
     int count, int M, int N, int K, const float *x, const ptrdiff_t *x_strides, const float *w,
     const ptrdiff_t *w_strides, const float *bias, int add, float *y, const ptrdiff_t *y_strides
@@ -64,7 +63,8 @@ int multiply(
                     for (int j = 0; j < columns; j += BLOCK_SIDE) {
                         float *to = y + m * y_strides[1] + n + j;
                         /* The rows of this block come into the cache: it is finished while the next is multiplied. */
-                        const Stream coming = {(const char *)to, 4 * (y_strides[1] - BLOCK_SIDE), 2, 0, ceiling(BLOCK_SIDE, tile_steps(depth))};
+                        const int rate = ceiling(BLOCK_SIDE, tile_steps(depth));
+                        const Stream coming = {(const char *)to, 4 * (y_strides[1] - BLOCK_SIDE), 2, 0, rate};
                         const float *in = right + j / SIDE * strip;
                         if (rows > SIDE) multiply_strips(2, left, in, depth, coming, &block);
                         else multiply_strips(1, left, in, depth, coming, &block);

@@ -32,8 +32,9 @@ def unit() -> str | None:
 
 @functools.cache  # a virtual machine may take long to say what its processor is
 def _unit(c: ctypes.CDLL) -> str | None:
-    c.unit.restype = ctypes.c_char_p
-    name: bytes | None = c.unit()
+    function = c.unit
+    function.restype = ctypes.c_char_p
+    name: bytes | None = function()
     return None if name is None else name.decode()
 
 

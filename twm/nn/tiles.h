@@ -4,11 +4,15 @@
    float32 has 24 significant bits, and is taken apart into several short ones.
 
    - bfloat16 has 8 bits and float32's range: x = x0 + x1 + x2, exactly. Of the nine products that make x y, six are computed:
-     x0 y0, x0 y1, x1 y0, x0 y2, x1 y1, x2 y0. The others are below 2^-23 x y together, which is what float32 rounds a single
-     product by.
+     x0 y0, x0 y1, x1 y0, x0 y2, x1 y1, x2 y0. The others are below 2^-23 x y together. (At the ends of the range: numbers that
+     round to 2^128 become infinite, and tiles take parts below 2^-126 for 0.)
    - float16 (HALVES) has 11 bits: x = x0 + x1 to 2^-23 x at most, a third of that on average, and of four products x1 y1 is left
-     out: three instead of six. Its range is small. So rows and columns are divided by a power of two of their own, which makes
-     their largest numbers about 2^14; what is 2^17 times smaller than those has fewer bits.
+     out: three instead of six. What is lost is below 2^-21 x y, an eighth of that on average. Its range is small. So rows and
+     columns are divided by a power of two of their own, which makes their largest numbers about 2^14; what is 2^17 times smaller
+     than those has fewer bits.
+
+   Float32 rounds a product by 2^-24 x y at most, and sums of many products by more than any of this. A sum of few may be less exact
+   here than there.
 
    A tile holds 16 lines of 16 pairs. In the left operand a line is a row of x, and pair i its numbers i and 16 + i; in the
    right operand line i holds those of all columns. The parts of a tile lie one after the other. Sixteen rows or columns are a
@@ -19,7 +23,7 @@
 /* Outputs whose weights lie together, and vectors of them. */
 enum { WIDE = 2, PANEL = LANES * WIDE };
 
-#if defined(TILES) && defined(__AMX_BF16__) && AVX512
+#if defined(TILES) && (defined(__AMX_BF16__) || defined(__AMXBF16__)) && AVX512 /* the second: older Clang */
 #define HAVE_TILES 1
 
 enum { SIDE = 16, DEPTH = 32, TILE = SIDE * SIDE, BLOCK_SIDE = 2 * SIDE }; /* sizes in floats */
@@ -45,6 +49,7 @@ static void begin_tiles(void) {
         uint8_t lines[16];
     } shape = {.palette = 1};
     for (int i = 0; i < 8; i++) shape.bytes[i] = 4 * SIDE, shape.lines[i] = SIDE;
+    __asm__ volatile("" ::: "memory"); /* compilers do not all know that these instructions read memory */
     _tile_loadconfig(&shape);
 }
 static void end_tiles(void) { _tile_release(); }
@@ -109,7 +114,9 @@ static inline __attribute__((always_inline)) void split(vec first, vec second, f
     const pairs top = (pairs){0} + 0xFFFF0000u;
 #pragma GCC unroll 3
     for (int part = 0; part < PARTS; part++) {
-        const pairs a = (pairs)first + 0x8000u, b = ((pairs)second + 0x8000u) & top; /* rounded to nearest */
+        /* Rounded to nearest; of the last one nothing is left to round, and what is not a number stays so. */
+        const uint32_t half = part < PARTS - 1 ? 0x8000u : 0;
+        const pairs a = (pairs)first + half, b = ((pairs)second + half) & top;
         store(line + part * TILE, (vec)(a >> 16 | b));
         first -= (vec)(a & top), second -= (vec)b;
     }
@@ -222,6 +229,7 @@ static inline __attribute__((always_inline)) void multiply_strips(
     const int steps = tile_steps(depth), each = (BLOCK_SIDE + 4 * steps - 1) / (4 * steps); /* rows, four times a step */
     const ptrdiff_t strip = strip_floats(depth);
     const float *x2 = x + strip, *w2 = w + strip;
+    __asm__ volatile("" ::: "memory");
     _tile_zero(0);
     _tile_zero(1);
     if (count == 2) _tile_zero(2);
@@ -281,7 +289,7 @@ static __attribute__((noinline, unused)) void tile(
     vec c[ROWS][WIDE];
 #pragma GCC unroll 2
     for (int j = 0; j < WIDE; j++) {
-        const vec first = bias ? load(bias + j * LANES) : all(0.0f);
+        const vec first = bias && !add ? load(bias + j * LANES) : all(0.0f);
 #pragma GCC unroll 12
         for (int i = 0; i < ROWS; i++) c[i][j] = first;
     }
