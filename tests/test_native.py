@@ -121,7 +121,9 @@ def test_no_warnings(path: Path, lanes: int | str, program: str, tmp_path: Path)
         pytest.skip(f"{program} does not know {' '.join(width)}")
     subprocess.run([*strict, path, "-o", tmp_path / "x.so"], check=True)
     if lanes in ("tiles", "halves") and path.stem in ("products", "transformer_step"):
-        defined = subprocess.run([program, *width, "-dM", "-E", path], check=True, capture_output=True, text=True).stdout
+        defined = subprocess.run(
+            [program, *width, "-dM", "-E", path], check=True, capture_output=True, text=True
+        ).stdout
         assert "#define HAVE_TILES 1\n" in defined
 
 
