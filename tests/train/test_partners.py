@@ -130,6 +130,19 @@ def test_the_same_again_also_after_a_restart(two_threads: None) -> None:
         assert all(torch.equal(x, y) for x, y in zip(results[0], other, strict=True))
 
 
+def test_optimisers_wait_for_no_threads(two_threads: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run while each process has its share; afterwards all threads are there again."""
+    config, spec = small(**OPTIONS), vector_spec()
+    learner, threads = learner_of(config, spec), []
+    for optimiser in learner.optimisers.values():
+        step = optimiser.step
+        monkeypatch.setattr(optimiser, "step", lambda step=step: threads.append(torch.get_num_threads()) or step())
+    learner.update(experience(config, spec))
+    learner.close()
+    assert threads == [1] * 4
+    assert torch.get_num_threads() == 2
+
+
 def test_a_partner_that_ends_is_an_error(two_threads: None) -> None:
     config, spec = small(**OPTIONS), vector_spec()
     learner = learner_of(config, spec)

@@ -44,20 +44,20 @@ class Learner:
     def update_world_model(self, batch: Batch) -> tuple[Facts, Starts]:
         """Both models on one batch (paper, Algorithm 1, left); the states are those of the learner's own rows."""
         rows = len(batch.a)
-        with self._together() as team:
+        with self.together() as team:
             own = team.split(batch)
             team.begin("world_model")
             facts, starts = self.world_model_gradients(own, len(own.a) / rows)
             facts = team.finish(facts, [self.world_model], rows)
-        for name in ("observation", "dynamics"):
-            facts[f"grad/{name}"] = self.optimisers[name].step()
+            for name in ("observation", "dynamics"):
+                facts[f"grad/{name}"] = self.optimisers[name].step()
         self.agent.refresh()
         return facts, starts
 
     def dream(self, starts: Starts) -> Dream:
         """As many and as long as the policy's update asks for; partners keep theirs."""
         M = self.config.policy.batch_size
-        with self._together() as team:
+        with self.together() as team:
             team.begin("dream")
             dream = self.dream_from(starts, team.own(M))
             team.finish({}, [], M)
@@ -66,12 +66,12 @@ class Learner:
     def update_policy(self, dream: Dream) -> Facts:
         """Actor and critic on one dream, which carries their forward passes (paper, Algorithm 1, right)."""
         M = self.config.policy.batch_size
-        with self._together() as team:
+        with self.together() as team:
             team.begin("policy")
             facts = self.policy_gradients(dream, team.own(M) / M)
             facts = team.finish(facts, [self.policy.actor, self.policy.critic], M)
-        for name in ("actor", "critic"):
-            facts[f"grad/{name}"] = self.optimisers[name].step()
+            for name in ("actor", "critic"):
+                facts[f"grad/{name}"] = self.optimisers[name].step()
         self.policy.after_update(facts["policy/return_range"])
         return facts
 
@@ -101,16 +101,18 @@ class Learner:
         return facts | {"dream/reward": dream.r.mean(), "dream/ended": dream.ended.float().mean()}
 
     @contextmanager
-    def _together(self) -> Iterator[Team]:
-        """The partners, started when they are first needed; inside, each process has its share of the threads."""
+    def together(self) -> Iterator[Team]:
+        """The partners, started when they are first needed; inside, each process has its share of the threads.
+
+        Optimisers and acting gain little by more, and lose much where something else runs on the machine: at each
+        operation one thread waits for the others.
+        """
         threads = torch.get_num_threads()
         if self.team is None:
             count = processes(self.config, self.device)
             self.team = Team(self.config, self.spec, (self.world_model, self.policy), count)
-        if self.team.count == 1:
-            yield self.team
-            return
-        torch.set_num_threads(max(threads // self.team.count, 1))
+            self._threads = max(threads // count, 1)
+        torch.set_num_threads(self._threads)
         try:
             yield self.team
         finally:

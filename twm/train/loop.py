@@ -97,16 +97,17 @@ def learn(run: Run) -> None:
     """Act, learn the world, learn in dreams, until the interactions run out."""
     run.display.phase("training", run.schedule.interactions, start=run.interactions)
     total = run.schedule.updates_due(run.schedule.interactions)
-    while run.interactions < run.schedule.interactions or run.updates < total:
-        due = run.schedule.updates_due(run.interactions)
-        if run.updates >= due:  # not so only after a stop between two updates
-            interact(run, run.agent.act(run.observation, reward=run.reward, restart=run.restart))
+    with run.learner.together():
+        while run.interactions < run.schedule.interactions or run.updates < total:
             due = run.schedule.updates_due(run.interactions)
-        while run.updates < due:
-            update(run)
-            if run.updates < due:
-                run.stop_if_requested()
-        run.after_step()
+            if run.updates >= due:  # not so only after a stop between two updates
+                interact(run, run.agent.act(run.observation, reward=run.reward, restart=run.restart))
+                due = run.schedule.updates_due(run.interactions)
+            while run.updates < due:
+                update(run)
+                if run.updates < due:
+                    run.stop_if_requested()
+            run.after_step()
 
 
 def interact(run: Run, a: int) -> None:
