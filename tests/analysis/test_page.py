@@ -39,20 +39,24 @@ def test_a_section_without_figure_and_table_says_why(tmp_path: Path) -> None:
 
 
 def test_numbers_in_tables(tmp_path: Path) -> None:
-    """Right-aligned where a column is all numbers; long fractions cut to four digits; counts and texts as they are."""
+    """Right-aligned where a column is all numbers; fractions cut to four digits; counts and texts as they are."""
     rows = [
         {"Name": "a", "Value": 0.123456789, "Count": 100_000},
         {"Name": "b", "Value": None, "Count": 7},
         {"Name": "c", "Value": 12345.6789, "Count": 8},
         {"Name": "d", "Value": 1.5e-9, "Count": 9},
+        {"Name": "e", "Value": 31876.909, "Count": 10},
+        {"Name": "f", "Value": 0.956, "Count": 11},
     ]
     section = Writer(tmp_path).section("Numbers", "", rows)
     text = write_page(tmp_path / "index.html", "T", "L", [section]).read_text()
     assert re.findall(r'<td class="n">([^<]*)</td>', text) == [
         *("0.1235", "100000"),
         *("", "7"),
-        *("12,346", "8"),
+        *("12346", "8"),
         *("1.500e-09", "9"),
+        *("31877", "10"),
+        *("0.956", "11"),
     ]
     assert "<td>a</td>" in text
 

@@ -7,7 +7,6 @@ import csv
 import html
 import math
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -81,11 +80,12 @@ def _right(right: bool) -> str:
 
 
 def _cell(text: str) -> str:
-    """Long fractions to four significant digits; the file has them all."""
-    if _is_number(text) and re.search(r"\.\d{4,}|e-", text):
-        value = float(text)
+    """Fractions to four significant digits where they have more; the file has them all."""
+    _, point, fraction = text.partition(".")
+    if _is_number(text) and (point or "e" in text) and math.isfinite(value := float(text)):
         digits = max(0, 3 - math.floor(math.log10(abs(value)))) if value else 0
-        return f"{value:,.{digits}f}" if digits <= 6 else f"{value:.3e}"
+        if "e" in text or len(fraction) > digits:
+            return f"{value:.{digits}f}" if digits <= 6 else f"{value:.3e}"
     return html.escape(text)
 
 
