@@ -18,8 +18,8 @@ typedef struct {
 } Rows;
 
 /* y = x W^T + bias, then SiLU if asked; or y += x W^T if add. Rows are rounded up to ROWS: y must have room for them. With each
-   tile a piece of what is wanted ahead is fetched. If that is nothing, and on vectors always, it is the next panel, with the last
-   one whatever lies behind it. */
+   tile a piece of what is wanted ahead is fetched. If that is nothing, and on vectors always, it is the next panel (on tiles where
+   this one is used more than once), with the last one whatever lies behind it. */
 static void product(
     Rows x, const float *panels, const float *bias, int N, int silu, int add, Ahead *ahead, float *y, ptrdiff_t y_stride
 );

@@ -201,8 +201,8 @@ static inline __attribute__((always_inline)) void mix(
     }
 }
 
-/* S queries of one row and head; the memory of the next row comes in meanwhile. Distances are counted from the last token: the query s tokens before it reads s columns
-   further right. */
+/* S queries of one row and head; the memory of the next row comes in meanwhile. Distances are counted from the last token: the
+   query s tokens before it reads s columns further right. */
 static inline __attribute__((always_inline)) void attend_row(
     const int S, const int d, const Sizes *z, const float *q, ptrdiff_t q_stride, const float *memory,
     const float *distance, const int32_t *allowed, float *y, ptrdiff_t y_stride
@@ -282,7 +282,8 @@ static void feed_forward(const Layer *layer, Rows x, int F, float *scratch, floa
     const int D = x.K, groups = (x.rows + GROUP - 1) / GROUP;
     for (int f = 0; f < F; f += UNITS) {
         const int units = F - f < UNITS ? F - f : UNITS, panels = (units + D) / PANEL;
-        const ptrdiff_t deep = units + GAP, half = packed_floats(units, D), both = half + packed_floats(D, units), part = both / groups;
+        const ptrdiff_t deep = units + GAP, half = packed_floats(units, D), both = half + packed_floats(D, units);
+        const ptrdiff_t part = both / groups;
         const float *contract = weights + half;
         for (int row = 0; row < x.rows; row += GROUP) {
             const int rows = x.rows - row < GROUP ? x.rows - row : GROUP;
@@ -315,7 +316,8 @@ void step(
     const ptrdiff_t plain = D + GAP; /* a stride that does not fall on one cache line */
     const int units = F < UNITS ? F : UNITS;
     float *ready = scratch, *asked = ready + room_floats(BLOCK, D), *hidden = asked + room_floats(BLOCK, D);
-    float *normed = hidden + room_floats(GROUP, units) + (GROUP + SPARE) * (size_t)(units + GAP), *mixed = normed + (BLOCK + SPARE) * plain;
+    float *normed = hidden + room_floats(GROUP, units) + (GROUP + SPARE) * (size_t)(units + GAP);
+    float *mixed = normed + (BLOCK + SPARE) * plain;
     float *added = mixed + (BLOCK + SPARE) * plain, *rest = added + (BLOCK + SPARE) * plain;
     /* The mask as all heads of all layers want it. */
     const int stride = padded(keys);
