@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from nn.processors import UNITS, built_for, wide_vectors
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -30,22 +31,15 @@ def small_ones_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "LEAST", dict.fromkeys(products.LEAST, 48))
 
 
-@pytest.fixture(params=list(products.WORTH_IT))
+@pytest.fixture(params=UNITS)
 def in_c(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each way that this processor has, also where another or PyTorch's products are as fast."""
-    monkeypatch.setattr(native, "tiles", native.tiles if "tiles" in request.param else lambda: False)
-    monkeypatch.setattr(native, "halves", native.halves if "float16" in request.param.split() else lambda: False)
-    native._load.cache_clear()
-    try:
-        if request.param != "vectors":
-            if products.unit() != request.param:
-                pytest.skip(f"needs {request.param} (AMX)")
-        elif not hasattr(native.load(products.SOURCE), "multiply"):
+    """Each way, also where another or PyTorch's products are as fast."""
+    with built_for(request.param):
+        if not wide_vectors():
             pytest.skip("needs vectors of 16 numbers (AVX-512)")
+        assert products.unit() == request.param or request.param == "vectors"
         monkeypatch.setattr(products, "unit", lambda: request.param)
         yield
-    finally:
-        native._load.cache_clear()
 
 
 @pytest.fixture

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
+from nn.processors import UNITS, built_for, wide_vectors
 from torch import Tensor, nn
 
 from twm import native
@@ -84,19 +86,20 @@ def test_other_processors(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(actual, expected, **CLOSE)
 
 
-@pytest.mark.parametrize("way", ["halves", "tiles"])
-def test_other_products(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles of bfloat16 where those of float16 are switched off, vectors where tiles are."""
-    if not getattr(native, way)():
-        pytest.skip(f"this processor has no {way}")
-    transformer = make("post", 128, 2, 2, 256)
-    expected, usual = (steps(transformer, 70, [2, 3, 3, 3], 51, plain=plain) for plain in (True, False))
-    monkeypatch.setattr(native, way, lambda: False)
-    native._load.cache_clear()
-    actual = steps(transformer, 70, [2, 3, 3, 3], 51, plain=False)
-    native._load.cache_clear()
-    torch.testing.assert_close(actual, expected, **CLOSE)
-    assert not torch.equal(actual, usual)
+@pytest.mark.parametrize("norm", ["post", "pre"])
+@pytest.mark.parametrize("rows", [1, 33, 70, 310])
+def test_other_products(norm: str, rows: int) -> None:
+    """On tiles of both kinds and on vectors, whatever this machine has; and not the same in secret."""
+    transformer = make(norm, 128, 2, 2, 416)
+    expected = steps(transformer, rows, [2, 3, 3, 3], 51, plain=True)
+    results = []
+    for unit in UNITS:
+        with built_for(unit):
+            results.append(steps(transformer, rows, [2, 3, 3, 3], 51, plain=False))
+            different = wide_vectors()
+        torch.testing.assert_close(results[-1], expected, **CLOSE)
+    if different:
+        assert not any(torch.equal(x, y) for x, y in itertools.combinations(results, 2))
 
 
 def test_it_is_really_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,11 +54,17 @@ static void begin_tiles(void) {
 }
 static void end_tiles(void) { _tile_release(); }
 
-#if defined(HALVES)
-/* tile `to` += tile `x` tile `w`; in bytes, because compilers that know bfloat16's do not all know this one. */
+/* tile `to` += tile `x` tile `w`. That of float16 is in bytes, because compilers that know bfloat16's do not all know it. Tests
+   have one of their own for processors without tiles. */
+#if defined(TILE_PRODUCT)
+#elif defined(HALVES)
 #define TILE_PRODUCT(to, x, w) \
     __asm__ volatile(".byte 0xc4, 0xe2, %c0, 0x5c, %c1" : : "i"((15 - (w)) << 3 | 3), "i"(0xc0 | (to) << 3 | (x)))
+#else
+#define TILE_PRODUCT(to, x, w) _tile_dpbf16ps(to, x, w)
+#endif
 
+#if defined(HALVES)
 /* A line of both parts, of the numbers that come first and second in its pairs. */
 static inline __attribute__((always_inline)) void split(vec first, vec second, float *line) {
 #pragma GCC unroll 2
@@ -108,8 +114,6 @@ static void measure(const float *x, ptrdiff_t apart, ptrdiff_t along, int count,
     for (int i = 0; i < count; i += SIDE, result += strip) store(result, exponents((ints)load(result)));
 }
 #else
-#define TILE_PRODUCT(to, x, w) _tile_dpbf16ps(to, x, w)
-
 static inline __attribute__((always_inline)) void split(vec first, vec second, float *line) {
     const pairs top = (pairs){0} + 0xFFFF0000u;
 #pragma GCC unroll 3
