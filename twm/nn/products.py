@@ -1,6 +1,6 @@
-"""Matrix products of float32 in C (products.c): on the tile registers of recent Intel processors, to float32's
-precision, and on the wide vectors of AMD's, for which PyTorch's library is not made; PyTorch's own everywhere else, and
-where the products are too small to gain.
+"""Matrix products of float32 in C (products.c): on the tile registers of recent Intel processors, to about
+float32's precision, and on the wide vectors of AMD's, for which PyTorch's library is not made; PyTorch's own everywhere
+else, and where the products are too small to gain.
 """
 
 from __future__ import annotations
